@@ -15,8 +15,8 @@ from unittest import mock
 import torch
 from results import Row, write_csv
 
+from torch_reformer.compiler import pipeline
 from torch_reformer.compiler.backend import reformer
-from torch_reformer.compiler.runtime import executable
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "test"))
 import zoo  # noqa: E402
@@ -28,7 +28,7 @@ def figures(name: str, device: str) -> dict[str, float]:
     """Sums over the graphs of a training step. gap: 1 - bound / cost of the plan."""
     reports, case = [], zoo.made((zoo.QUICK | zoo.HEAVY)[name])
     torch._dynamo.reset()
-    with mock.patch.object(executable, "gpu_of", lambda graph: device):
+    with mock.patch.object(pipeline, "gpu_of", lambda graph: device):
         options = {"report": reports.append}
         zoo.results(case, torch.float32, lambda model: torch.compile(model, backend=reformer, options=options))
     planned = [each.planned for each in reports if each.planned]

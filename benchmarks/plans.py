@@ -79,7 +79,7 @@ def main() -> None:
         sides = {"plan": [line for each in reports for line in each.lines]}
         with mock.patch.object(milp, "name", lambda: None):
             sides["greedy"] = [line for each in planned(step, batch, options.device) for line in each.lines]
-        sides["operations"] = [line for each in reports for line in each.alone]
+        sides["operations"] = [line for each in reports for line in each.unfused]
         found = {side: figures(lines) for side, lines in sides.items()}
         cells = ["{:.4g} ({:.4g}, {:.4g})".format(*(values[metric] for values in found.values())) for metric in METRICS]
         print(f"{model:20}{cells[0]:>24}{cells[1]:>22}{cells[2]:>24}")

@@ -1,4 +1,4 @@
-"""Plans in PyTorch's cache of compiled graphs (runtime/compiled.py): found again, or not used at all."""
+"""Plans in PyTorch's cache of compiled graphs (runtime/compiled.py): valid ones are loaded, others are not used."""
 
 import contextlib
 import copy
@@ -36,7 +36,7 @@ def folder(tmp_path, monkeypatch):
 
 
 def outcome(model, inputs, **options):
-    """The results of a training step that is compiled anew; and what the cache was good for."""
+    """Results of a training step that is compiled anew, and the cache's counters."""
     torch._dynamo.reset()
     counters.clear()
     torch.manual_seed(0)
@@ -61,7 +61,7 @@ def test_plans_are_found_again(name):
 
 
 def test_reports():
-    """A report is of the plan, whether it is found or made; and none is in the cache that nobody asked for."""
+    """A loaded plan has the report of a new one. Reports that nobody asked for are not in the cache."""
     model, inputs = training_models.make("densenet")
     outcome(model, inputs)
     reports = [], []
@@ -73,7 +73,7 @@ def test_reports():
 
 @pytest.mark.parametrize("name", ["planner.py", "costs.json", "_C.abi3.so"])
 def test_what_a_state_of_the_package_is(name, tmp_path, monkeypatch):
-    """Its code, and the table by which plans are chosen."""
+    """The state contains the package's code and the tables by which plans are chosen."""
     monkeypatch.setattr(compiled, "PACKAGE", tmp_path)
     (tmp_path / name).write_text("1")
     before = compiled._package.__wrapped__()
@@ -104,7 +104,7 @@ def test_kernels_of_attention_that_are_switched_off():
 
 
 class Constants(nn.Module):
-    """Constants of a graph and random numbers."""
+    """A graph with constants and random numbers."""
 
     def __init__(self):
         super().__init__()
@@ -124,7 +124,7 @@ def test_constants_and_random_numbers():
 
 
 def test_a_graph_without_a_plan():
-    """It is compiled each time."""
+    """A graph without a plan is compiled each time."""
 
     def function(x):
         return torch.view_as_real(torch.view_as_complex(x * 2).conj().resolve_conj()).sum()
@@ -133,13 +133,13 @@ def test_a_graph_without_a_plan():
     for _ in range(2):
         torch._dynamo.reset()
         counters.clear()
-        with pytest.warns(UserWarning, match="a graph runs as PyTorch has it"):
+        with pytest.warns(UserWarning, match="a graph runs without a plan"):
             torch.testing.assert_close(torch.compile(function, backend=reformer)(x), function(x))
         assert not {"autograd_cache_saved", "autograd_cache_hit"} & set(counters["aot_autograd"])
 
 
 def test_many_sizes():
-    """Plans by sizes are made by the process that needs them."""
+    """Plans of graphs with symbolic sizes are not cached: each process makes those that it needs."""
     layer = nn.Linear(4, 4)
     for _ in range(2):
         torch._dynamo.reset()
@@ -167,7 +167,7 @@ class Times(torch.autograd.Function):
 
 
 def define_operator():
-    """An operator of its own, whose gradient has the factor."""
+    """A custom operator, whose gradient has the factor."""
     operator = torch.library.custom_op(
         "foreign::twice", lambda x: x * 2, mutates_args=(), schema="(Tensor x) -> Tensor"
     )
@@ -177,8 +177,8 @@ def define_operator():
 
 
 def define_composite():
-    """One that tracing takes apart."""
-    with contextlib.suppress(RuntimeError):  # it is there
+    """A composite operator, which tracing decomposes."""
+    with contextlib.suppress(RuntimeError):  # defined already
         torch.library.define("foreign::times", "(Tensor x) -> Tensor")
     with contextlib.suppress(RuntimeError):
         LIBRARY.clear()
@@ -199,7 +199,7 @@ FOREIGN = {
 @pytest.mark.parametrize("is_checkpointed", [False, True], ids=["plain", "checkpointed"])
 @pytest.mark.parametrize("name", FOREIGN)
 def test_foreign_code_that_changes(name, is_checkpointed, monkeypatch):
-    """Its gradient is the one that it has now, and not the one that it had when the cache was filled."""
+    """Foreign code has its present gradient, and not the one that it had when the cache was filled."""
     for factor in (2.0, 3.0):
         monkeypatch.setattr(sys.modules[__name__], "FACTOR", factor)
         function, x = FOREIGN[name](), torch.ones(4, requires_grad=True)
@@ -215,7 +215,7 @@ def test_foreign_code_that_changes(name, is_checkpointed, monkeypatch):
 
 
 def test_checkpoints_are_cached():
-    """PyTorch's functions within them are known by its version."""
+    """PyTorch's functions in checkpoints are identified by PyTorch's version."""
     layer, x = nn.Linear(4, 4), torch.randn(2, 4, requires_grad=True)
     for _ in range(2):
         torch._dynamo.reset()
@@ -263,7 +263,7 @@ def test_another_process_finds_them(folder):
 
 @pytest.mark.slow
 def test_killed_while_plans_are_written(folder):
-    """Whenever that is, a later process compiles as if nothing had been."""
+    """A later process has correct results, whenever the earlier one was killed."""
     expected = process(folder / "other", "densenet").communicate()[0].split("\n")[1].split(" ", 1)[1]
     began = time.monotonic()
     process(folder / "third", "densenet").communicate()

@@ -1,4 +1,4 @@
-"""Convolutions of sequences, as those of images of one row."""
+"""1d convolutions as 2d convolutions of images with one row."""
 
 import pytest
 import torch

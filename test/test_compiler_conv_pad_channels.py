@@ -1,4 +1,4 @@
-"""Convolutions of images whose channels are no multiple of 8, with zeros as further channels."""
+"""2d convolutions whose channels are padded to a multiple of 8."""
 
 import pytest
 import torch
@@ -29,7 +29,7 @@ def numbers_of(transposed=False, groups=1):
 
 
 class OnGpu(torch.Tensor):
-    """A tensor that says it is on a GPU."""
+    """A tensor that claims to be on a GPU."""
 
     device = torch.device("cuda")
 

@@ -1,4 +1,4 @@
-"""Convolutions that cut images into patches, as matrix products."""
+"""Convolutions that cut images into patches, computed as matrix products."""
 
 import copy
 
@@ -39,7 +39,7 @@ def supports(images, weight, **changed):
 
 
 class _On:
-    """A tensor that says it is on another device."""
+    """A tensor that claims to be on another device."""
 
     def __init__(self, tensor, device):
         self.tensor, self.device = tensor, torch.device(device)

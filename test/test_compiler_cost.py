@@ -12,7 +12,7 @@ pytestmark = needs_aten
 
 
 def test_times_by_bytes_and_by_arithmetic(tmp_path, monkeypatch):
-    """In multiples of the data sheet's; what was not fitted is expected to take as long as others."""
+    """Coefficients are multiples of the data sheet's times; kinds that were not fitted take those of others."""
     table = tmp_path / "costs.json"
     table.write_text('{"others": [3, 2, 4], "product": [5, 1, 1]}')
     monkeypatch.setattr(device_model, "TABLE", table)
@@ -36,7 +36,7 @@ def test_known_gpus(architecture, name, key):
 
 
 def test_the_table_that_is_there():
-    """Nothing starts in no time."""
+    """Each kind takes time to start."""
     table = device_model._table()
     assert {device_model.OTHERS, "stitch", "product"} <= table.keys()
     assert all(len(each) == 3 and min(each) >= 0 and each.start > 3 for each in table.values())
@@ -44,7 +44,7 @@ def test_the_table_that_is_there():
 
 @pytest.fixture
 def precision():
-    """Puts it back, of products and of convolutions."""
+    """Restores the precision of matrix products and convolutions."""
     owners = torch.backends.cuda.matmul, torch.backends.cudnn.conv
     before = [each.fp32_precision for each in owners]
     yield
@@ -64,7 +64,7 @@ def precision():
         ("conv dense", torch.float32, "ieee", 67),
         ("conv grads pointwise", torch.float32, "tf32", 495),
         ("aten::convolution", torch.float32, "tf32", 495),
-        ("conv depthwise", torch.float32, "ieee", 989),  # computes in fp32 whatever the type: its fit has that
+        ("conv depthwise", torch.float32, "ieee", 989),  # computes in fp32 for all types, which its fit includes
     ],
 )
 def test_arithmetic_by_its_type(kind, dtype, precision_of, peak, precision):
@@ -76,7 +76,7 @@ def test_arithmetic_by_its_type(kind, dtype, precision_of, peak, precision):
 
 
 def test_products_of_fp32_take_longer():
-    """Not as long as in 16 bits."""
+    """fp32 products take longer than 16-bit ones, at the data sheet's ratio."""
     x = torch.randn(4096, 4096)
     wide, narrow = (
         planned(torch.matmul, (x.to(dtype), x.to(dtype)), "sm_90")[0] for dtype in (torch.float32, torch.bfloat16)
@@ -85,7 +85,7 @@ def test_products_of_fp32_take_longer():
 
 
 def test_arithmetic_of_attention():
-    """The CPU's, too."""
+    """The CPU's attention kernels are counted, too."""
     q = torch.randn(8, 16, 512, 64, requires_grad=True)
     forward, backward = planned(torch.nn.functional.scaled_dot_product_attention, (q, q, q), "sm_90")
     products = 2 * 8 * 16 * 512 * 512 * 64
@@ -105,7 +105,7 @@ def test_kinds():
 
 
 def test_reports_of_a_model():
-    """Nothing runs: neither are buffers changed, nor are there gradients."""
+    """Nothing runs: buffers do not change, and there are no gradients."""
     model = nn.Sequential(nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.ReLU(), nn.Flatten(), nn.Linear(8 * 36, 4))
     forward, backward = planned(model, (torch.randn(2, 3, 8, 8),), "sm_90")
     assert model[1].num_batches_tracked == 0 and model[0].weight.grad is None
@@ -120,12 +120,12 @@ def test_reports_of_a_model():
     assert product.us == pytest.approx(
         device_model.predicted_us("sm_90", "product", product.read + product.written, flops, torch.float32)
     )
-    assert forward.us == sum(line.us for line in forward.lines) < sum(line.us for line in forward.alone)
+    assert forward.us == sum(line.us for line in forward.lines) < sum(line.us for line in forward.unfused)
     assert len(backward.lines) > 3
 
 
 def test_measured_reports():
-    """The same lines, with times; the model stays as it is but for its buffers."""
+    """Measured reports have the same lines, with times. Of the model only buffers change."""
     model = nn.Sequential(nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.ReLU(), nn.Flatten(), nn.Linear(8 * 36, 4))
     images = torch.randn(2, 3, 8, 8)
     reports = measured(model, (images,))

@@ -1,4 +1,4 @@
-"""Dropout in compiled graphs: random numbers of a key, the same in the forward and the backward."""
+"""Dropout in compiled graphs: the forward and the backward compute the same random numbers from a key."""
 
 import pytest
 import torch
@@ -24,7 +24,7 @@ def compiled(function, reports=None, **options):
 
 
 def test_is_a_part_of_what_surrounds_it():
-    """One kernel a pass, and one call that draws both keys; the key alone is saved."""
+    """Each pass is one kernel, besides one call that draws both keys. Only the keys are saved."""
     reports = []
     x = torch.randn(40, 50, requires_grad=True)
     run = compiled(lambda x: F.dropout(F.dropout(x.relu(), 0.3) * 2, 0.5) + x, reports)
@@ -39,7 +39,7 @@ def test_is_a_part_of_what_surrounds_it():
 
 @pytest.mark.parametrize("p", [0.1, 0.5, 0.9])
 def test_share(p):
-    """Within five standard deviations."""
+    """The share of elements that survive is within five standard deviations of its mean."""
     count = 100_000
     left = (compiled(lambda x: F.dropout(x, p))(torch.ones(count)) != 0).sum().item()
     assert abs(left - count * (1 - p)) < 5 * (count * p * (1 - p)) ** 0.5
@@ -67,7 +67,7 @@ def test_gradients(p, dtype, size):
 
 
 def test_numbers_that_one_kernel_stores_for_another():
-    """What is computed in float64 stays so beside them."""
+    """float64 computations beside the numbers stay in float64."""
     x = torch.randn(4, dtype=torch.float64)
 
     def function(x):
@@ -81,7 +81,7 @@ def test_numbers_that_one_kernel_stores_for_another():
 
 @pytest.mark.parametrize("channels_last", [False, True])
 def test_of_images(channels_last):
-    """In both orders of memory the same elements are dropped wherever the numbers are computed."""
+    """In both memory formats the same elements are dropped wherever the numbers are computed."""
     norm = nn.BatchNorm2d(6)
     x = torch.randn(8, 6, 5, 4)
     x = x.to(memory_format=torch.channels_last) if channels_last else x
@@ -101,7 +101,7 @@ def test_of_images(channels_last):
 
 
 def test_of_a_checkpoint():
-    """What is computed again drops the same elements."""
+    """A checkpoint's recomputation drops the same elements."""
     linear = nn.Linear(16, 16)
     x = torch.randn(20, 16, requires_grad=True)
     y = compiled(lambda x: checkpoint(lambda x: F.dropout(linear(x).exp(), 0.3) * x, x, use_reentrant=False))(x)
@@ -118,7 +118,7 @@ def test_sizes_that_change():
 
 
 def test_numbers_by_themselves():
-    """The operator that the numbers come from, by itself."""
+    """The operator that computes the numbers gives the same ones inside and outside a program."""
     key = torch.tensor([123456789])
     numbers = torch.ops.reformer._random(key, [3, 40, 20], [800, 1, 40])
     assert numbers.stride() == (800, 1, 40) and 0 <= numbers.min() and numbers.max() < 1

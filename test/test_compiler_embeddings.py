@@ -1,4 +1,4 @@
-"""Gradients of embeddings' tables in compiled graphs."""
+"""Gradients of embedding tables in compiled graphs."""
 
 import pytest
 import torch
@@ -66,7 +66,7 @@ def test_on_a_gpu(ids, dtype):
             check(30000, columns, many, dtype, "cuda", **options)
             check(500, columns, many, dtype, "cuda", **options)
     check(3, 64, many % 3, dtype, "cuda")
-    grad = torch.randn(100000, 8, dtype=dtype, device="cuda")  # more ids than blocks had better read
+    grad = torch.randn(100000, 8, dtype=dtype, device="cuda")  # more ids than one block should read
     numbers = torch.randint(0, 50, (100000,), dtype=ids, device="cuda")
     found = torch.ops.reformer._embedding_grad(grad, numbers, 50, -1, False)
     assert found.shape == (50, 8) and found.isfinite().all()

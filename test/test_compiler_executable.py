@@ -1,4 +1,4 @@
-"""Before a plan runs: each of its steps by itself, and what it refuses."""
+"""Rehearsal of a plan's steps before it runs, and tensors that a plan refuses."""
 
 import pytest
 import torch
@@ -17,7 +17,7 @@ pytestmark = needs_aten
 
 @pytest.mark.parametrize("name", ["resnet", "efficientnet", "unet", "gpt"])
 def test_each_step_can_be_rehearsed(name, monkeypatch):
-    """By itself, on memory of the sizes and types that the plan has: so GPU kernels are compiled before it runs."""
+    """Each step can run by itself on tensors of its types, by which GPU kernels are compiled before the plan runs."""
     torch._dynamo.reset()
     run = []
     monkeypatch.setattr(executable, "precompile", lambda lowered: run.append((lowered, rehearse(lowered))))
@@ -28,7 +28,7 @@ def test_each_step_can_be_rehearsed(name, monkeypatch):
 
 
 def test_fake_tensors(monkeypatch):
-    """They have no memory to compute with."""
+    """Fake tensors have no memory to compute with."""
     model, x = nn.Linear(3, 3), torch.randn(2, 3)
     forward, _ = executables(model, x, monkeypatch=monkeypatch)
     with FakeTensorMode() as mode, pytest.raises(ValueError, match="a plan takes plain tensors"):

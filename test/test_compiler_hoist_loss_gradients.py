@@ -1,4 +1,5 @@
-"""Gradients of losses that are computed with the loss (joint_graph/hoist_loss_gradients.py), and the operator that scales them."""
+"""Gradients of losses hoisted into the forward (joint_graph/hoist_loss_gradients.py), and the operator that scales
+them."""
 
 import pytest
 import torch
@@ -20,14 +21,14 @@ def fresh():
 
 
 def compiled(function):
-    """It, and the texts of its plans: of the forward and of the backward."""
+    """The compiled function, and the list that reports of its forward and backward are added to as texts."""
     reports = []
-    options = {"report": lambda each: reports.append(str(each))}
+    options = {"report": lambda report: reports.append(str(report))}
     return torch.compile(function, backend="reformer", options=options), reports
 
 
 def gradients(function, tensors, factor=1.0):
-    """The loss, and the gradients of its product with a factor that a graph does not know."""
+    """The loss, and the gradients of its product with a factor from outside the graph."""
     tensors = [each.detach().requires_grad_() for each in tensors]
     loss = function(*tensors)
     return loss.detach(), *torch.autograd.grad(loss, tensors, torch.full_like(loss, factor))
@@ -81,7 +82,7 @@ def classes_with_bias(x, bias):
 @pytest.mark.parametrize("longest", [4096, 128], ids=["short rows", "long rows"])
 @pytest.mark.parametrize("loss", [labels_with_bias, classes_with_bias])
 def test_sums_over_rows(loss, longest, factor, monkeypatch):
-    """Come with the gradient that they are of, if one kernel can compute both."""
+    """Sums of a hoisted gradient over rows are hoisted with it if one kernel can compute both."""
     monkeypatch.setattr(hoist_loss_gradients, "LONGEST_ROW", longest)
     x, bias = torch.randn(ROWS, CLASSES, dtype=torch.float64), torch.randn(170, dtype=torch.float64)
     function, reports = compiled(loss)
@@ -109,7 +110,7 @@ def test_each_loss_has_its_own():
 
 
 def test_equal_gradients_of_two_losses():
-    """Each is scaled by its own loss's."""
+    """Each is scaled by the gradient of its own loss."""
     x, a, b, factor = (torch.randn(200, 70, dtype=torch.float64) for _ in range(4))
 
     def losses(x, a, b):
@@ -124,7 +125,7 @@ def test_equal_gradients_of_two_losses():
 
 
 def test_a_result_that_is_the_gradient():
-    """It keeps its value when the gradient is scaled."""
+    """The result keeps its value when the gradient is scaled in place."""
     x = torch.randn(200, 70, dtype=torch.float64)
 
     def both(x):
@@ -160,7 +161,7 @@ def test_rows_that_are_ignored_may_be_anything():
 
 
 def test_scores_that_are_results_too():
-    """Their own gradient is added to the loss's."""
+    """The gradient of the returned scores is added to the loss's."""
     x = torch.randn(ROWS, CLASSES, dtype=torch.float64)
 
     def both(x):
@@ -177,7 +178,7 @@ def test_scores_that_are_results_too():
 
 @pytest.mark.parametrize("dtype, is_moved", [(torch.bfloat16, True), (torch.float16, False)], ids=str)
 def test_half_precision(dtype, is_moved):
-    """Nothing is moved that might be too small for fp16 before it is scaled."""
+    """fp16 gradients, which might underflow before they are scaled, are not hoisted."""
     x = torch.randn(ROWS, CLASSES).to(dtype)
     function, reports = compiled(cross_entropy)
     found, expected = (gradients(each, [x], 4.0)[1] for each in (function, cross_entropy))
@@ -187,7 +188,7 @@ def test_half_precision(dtype, is_moved):
 
 
 def test_norms_stay():
-    """What a batch norm needs besides is no operand of a product: it is read where it is needed."""
+    """Gradients that batch norm's backward reads, which are no operands of matrix products, are not hoisted."""
     function, reports = compiled(lambda x, w: F.batch_norm(x, None, None, w, training=True).relu().square().mean())
     gradients(function, [torch.randn(8, 16, 12, 12), torch.rand(16)])
     assert not is_early(reports)
@@ -206,7 +207,7 @@ def test_what_is_recomputed_stays():
 
 @pytest.mark.parametrize("donated", [True, False])
 def test_a_second_backward(donated):
-    """In place the gradient can be scaled once: it is copied where the graph is retained."""
+    """A gradient can be scaled in place only once: it is copied if the graph is retained."""
     x = torch.randn(ROWS, CLASSES, requires_grad=True)
     with torch._functorch.config.patch(donated_buffer=donated):
         function, reports = compiled(cross_entropy)
@@ -218,7 +219,7 @@ def test_a_second_backward(donated):
 
 
 def test_training():
-    """A model's losses, scaled as for the accumulation of gradients, follow PyTorch's."""
+    """With scaled losses, as in gradient accumulation, training follows PyTorch's."""
 
     def losses(wrap):
         torch.manual_seed(0)

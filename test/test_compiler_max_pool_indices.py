@@ -1,4 +1,4 @@
-"""Max pooling in compiled graphs, and its operators."""
+"""Max pooling in compiled graphs, and the operators that compute it."""
 
 import pytest
 import torch
@@ -26,7 +26,7 @@ def geometry(window, stride=None, padding=0, dilation=1, ceil_mode=False):
 
 
 def images(layout="nhwc", size=(2, 8, 9, 11), dtype=torch.float32, device="cpu"):
-    """Small whole numbers: windows have several maxima."""
+    """Small integers, so that windows have several maxima."""
     return torch.randint(-3, 4, size, device=device).to(dtype).contiguous(memory_format=FORMATS[layout])
 
 
@@ -82,7 +82,7 @@ def test_errors():
 
 
 def step(run, x):
-    """What it gives, and its gradient."""
+    """Results of the function, and its gradient."""
     x = x.detach().requires_grad_()
     result = run(x)
     results = result if isinstance(result, tuple) else (result,)
@@ -91,7 +91,7 @@ def step(run, x):
 
 
 def compiled_step(run, x, monkeypatch, device="cpu"):
-    """As on a GPU of this plan, where the operators' own kernels are."""
+    """Results of the function compiled as if `device` were the GPU whose poolings are replaced, and its kernels."""
     torch._dynamo.reset()
     reports = []
     monkeypatch.setattr(max_pool_indices, "_DEVICES", (device,))
@@ -117,7 +117,8 @@ def test_compiled(pool, layout, monkeypatch):
 
 @needs_aten
 def test_the_rest_is_pytorchs(monkeypatch):
-    """Indices that are read otherwise, images without a batch, large windows, double precision, and any on a CPU."""
+    """PyTorch computes poolings whose indices are read, images without a batch, large windows, double precision, and
+    all poolings on CPUs."""
 
     def by_indices(x):
         result, indices = F.max_pool2d(x, 2, return_indices=True)

@@ -1,4 +1,4 @@
-"""``options={"memory_budget": x}``: less is saved, and everything else is as without."""
+"""``options={"memory_budget": x}``: less is saved, and results stay the same."""
 
 import copy
 
@@ -24,7 +24,7 @@ pytestmark = needs_aten
 
 @pytest.fixture
 def saved(monkeypatch):
-    """The bytes that each forward saves, as graphs are partitioned."""
+    """Collects the bytes that each partitioned forward saves."""
     found = []
 
     def counted(joint, inputs, **options):
@@ -66,19 +66,19 @@ def test_results(name, budget, saved):
 
 
 def test_dropout_is_repeated():
-    """A gradient is by the same mask as the result, though the dropout's result is computed again."""
+    """The gradient uses the mask of the result, although dropout's result is recomputed."""
     layers = [each for _ in range(4) for each in (nn.Dropout(0.5), nn.Tanh())]
     model, x = nn.Sequential(*layers).double(), torch.randn(64, 32, dtype=torch.float64, requires_grad=True)
     torch._dynamo.reset()
     torch.manual_seed(0)
     result = torch.compile(model, backend=reformer, options={"memory_budget": 0.2})(x)
     result.sum().backward()
-    # Where the last dropout has let nothing through, no gradient is let through either.
+    # Elements that the last dropout drops get no gradient.
     assert ((x.grad == 0) == (result == 0)).all() and 0 < (result == 0).double().mean() < 1
 
 
 def test_assertions_have_no_size(monkeypatch):
-    """The partition of PyTorch 2.11 asks for the size of each operation; a loss's check has no result."""
+    """The partition of PyTorch 2.11 asks for the size of each node, but the assertion in a loss has no result."""
     cut, assertions = memory_budget.min_cut_rematerialization_partition, []
 
     def asking(joint, inputs, **options):

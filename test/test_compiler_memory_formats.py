@@ -1,4 +1,4 @@
-"""Orders of memory that the compiler chooses itself (joint_graph/propagate_memory_format.py), and those that results had."""
+"""Memory formats that the compiler chooses (joint_graph/propagate_memory_format.py); results of graphs keep theirs."""
 
 import pytest
 import torch
@@ -11,7 +11,7 @@ pytestmark = needs_aten
 
 
 def images_and_repeated_elements(x, small):
-    """The product of repeated elements lies in NCHW if nobody settles it; the sum would be a call of PyTorch's."""
+    """A sum that would be computed by PyTorch if the product of repeated elements stayed contiguous."""
     return x + small.expand(x.shape) * 2
 
 

@@ -1,4 +1,4 @@
-"""Compiled graphs under a TorchDispatchMode: it sees the operators of plans, whose results are the same."""
+"""Compiled graphs under a TorchDispatchMode, which sees the operators of plans. Results stay the same."""
 
 import pytest
 import torch
@@ -21,7 +21,7 @@ def fresh():
 
 
 class Seen(TorchDispatchMode):
-    """The names of all operators that are called."""
+    """Records the names of all operators that are called."""
 
     def __init__(self):
         super().__init__()
@@ -115,7 +115,7 @@ def test_problems_of_a_fused_model():
 
 
 def test_flops_of_a_backward_plan():
-    """The counter keeps Dynamo from compiling, but not a backward that was compiled before."""
+    """The counter keeps Dynamo from compiling, but a backward that was compiled before runs as a plan."""
     model, x = nn.Conv2d(4, 8, 3), torch.randn(2, 4, 8, 8)
     loss = torch.compile(model, backend="reformer")(x).square().sum()
     with FlopCounterMode(display=False) as counter:

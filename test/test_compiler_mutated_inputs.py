@@ -1,4 +1,4 @@
-"""Inputs that a training graph changes in place: gradients are by the values before, as in eager PyTorch."""
+"""Inputs that a training graph changes in place: gradients use their earlier values, as in eager PyTorch."""
 
 import copy
 
@@ -20,7 +20,7 @@ def real(*sizes):
 
 
 def outcome(function, *tensors):
-    """Results, gradients and what became of the inputs. Those of two dimensions or more have a gradient."""
+    """The result, the gradients, and the inputs afterwards. Inputs with two dimensions or more require a gradient."""
     inputs = [each.clone().requires_grad_(each.dim() > 1 and each.is_floating_point()) for each in tensors]
     result = function(*inputs)
     result.backward(torch.linspace(1, 2, result.numel(), dtype=result.dtype).view(result.shape))
@@ -77,7 +77,7 @@ def statistics(x, b):
 
 
 def compared(x, b):
-    """A far larger result than its operands: computed again in the backward otherwise."""
+    """The result is far larger than its operands, so that the backward would recompute it otherwise."""
     y = x * (b[:, None] == b).sum().double() + x[:, :1] * (b[:, None] > b).double().sum(0)[: x.shape[1]]
     b.copy_(b.flip(0))
     return y
@@ -123,7 +123,7 @@ def test_buffers(function, options):
 
 @pytest.mark.parametrize("dynamic", [False, True])
 def test_tables(dynamic):
-    """Rows are looked up again in the backward only of tables that stay."""
+    """The backward repeats a gather only if the table does not change."""
 
     def function(z, table, index):
         loss = ((z - F.embedding(index, table.view(4, 3))) ** 2).sum()
@@ -135,7 +135,7 @@ def test_tables(dynamic):
 
 
 def test_inputs_that_are_not_leaves():
-    """PyTorch copies the new values into them after the graph."""
+    """PyTorch copies new values into such inputs after the graph has run."""
 
     def function(x, other):
         y = x.exp() * other.sigmoid()
@@ -169,7 +169,7 @@ def test_inputs_that_share_memory():
 
 
 def test_checkpoints_stay():
-    """A checkpoint reads what is there when it computes again: the buffer as it is then, in eager PyTorch, too."""
+    """A checkpoint's recomputation reads the buffer as it is then, as in eager PyTorch."""
 
     def function(x, b):
         y = checkpoint(lambda x: (x * b.sin()).exp(), x, use_reentrant=False)
@@ -181,7 +181,7 @@ def test_checkpoints_stay():
 
 
 def test_the_backward_reads_it_itself():
-    """No copy was asked for: an error, as in eager PyTorch."""
+    """Without a copy, an input that the backward needs must not change: an error, as in eager PyTorch."""
 
     def function(x, b):
         y = x @ b.view(4, 3).t()
@@ -194,7 +194,7 @@ def test_the_backward_reads_it_itself():
 
 
 class Quantized(nn.Module):
-    """The codebook of a VQ-VAE, which follows what it quantizes."""
+    """The codebook of a VQ-VAE, which is updated towards the vectors that it quantizes."""
 
     def __init__(self, codes=8, width=4):
         super().__init__()
@@ -252,7 +252,7 @@ class RunningNorm(nn.Module):
 
 
 class Observed(nn.Module):
-    """An observer of quantization: values are scaled by its bounds before it updates them."""
+    """A quantization observer, whose bounds scale the values before it updates the bounds."""
 
     def __init__(self):
         super().__init__()
@@ -270,7 +270,7 @@ class Observed(nn.Module):
 
 
 class Warmed(nn.Module):
-    """A loss that counts its steps."""
+    """A loss whose terms are weighted by the number of steps, which it counts."""
 
     def __init__(self):
         super().__init__()
@@ -285,7 +285,7 @@ class Warmed(nn.Module):
 
 
 class MovingTeacher(nn.Module):
-    """Its weights follow the student's, in the same graph."""
+    """A teacher whose weights follow the student's in the same graph."""
 
     def __init__(self):
         super().__init__()
@@ -315,7 +315,7 @@ MODELS = {
 
 
 def training(model, call, difference):
-    """Losses and gradients of three steps, and all that the model has afterwards."""
+    """Losses and gradients of three steps, and the model's state afterwards."""
     torch.manual_seed(0)
     found = []
     for _ in range(3):

@@ -1,4 +1,4 @@
-"""The loss of classes, as the compiler takes it apart (decompositions/nll_loss.py)."""
+"""Cross entropy with class indices, as the compiler decomposes it (decompositions/nll_loss.py)."""
 
 import functools
 
@@ -26,7 +26,7 @@ def loss_and_gradient(function, scores, *others):
 
 SCORES, CLASSES = torch.randn(70, 33, dtype=torch.float64), torch.randint(33, (70,))
 CLASSES[::5] = -100
-CLASSES[::7] = 32  # the last one
+CLASSES[::7] = 32  # the last class
 WEIGHT = torch.rand(33, dtype=torch.float64)
 
 
@@ -54,7 +54,7 @@ def test_nothing_to_guess_is_no_number():
 @pytest.mark.parametrize("reduction", ["mean", "none"])
 @pytest.mark.parametrize("wrong", [33, -1, -2, 2**25 + 1])
 def test_a_class_that_is_not_there(wrong, reduction):
-    """The first of several is named, as PyTorch does it."""
+    """The error names the first wrong target, as in PyTorch."""
     classes = CLASSES.clamp(0)
     classes[3], classes[7] = wrong, 1000
     loss = functools.partial(F.cross_entropy, reduction=reduction)
@@ -64,7 +64,7 @@ def test_a_class_that_is_not_there(wrong, reduction):
 
 
 def test_one_pass_a_way():
-    """No kernel of PyTorch's reads or writes all scores, and none of the plans' more than one does so forward."""
+    """In each pass exactly one kernel, of the plan's own, reads or writes all scores."""
     reports = []
 
     def loss(scores, classes):

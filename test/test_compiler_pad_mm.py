@@ -1,4 +1,4 @@
-"""Products of matrices whose rows begin at no multiples of 16 bytes (joint_graph/pad_mm.py), on CPUs as if they gained by it."""
+"""Padding of matrices whose rows do not begin at multiples of 16 bytes (joint_graph/pad_mm.py), here on CPUs, too."""
 
 import pytest
 import torch
@@ -7,10 +7,10 @@ from marks import needs_aten
 from torch import nn
 from torch._functorch import config as functorch_config
 
+from torch_reformer.compiler import pipeline
 from torch_reformer.compiler.backend import reformer
 from torch_reformer.compiler.ir import graph as ir
 from torch_reformer.compiler.joint_graph import pad_mm
-from torch_reformer.compiler.runtime import executable
 from torch_reformer.compiler.runtime.executable import Executable
 
 pytestmark = needs_aten
@@ -53,11 +53,11 @@ def step(function, model, inputs, dtype=torch.bfloat16):
 
 
 def compiled(model, monkeypatch):
-    """The model compiled, and its graphs."""
+    """The compiled model, and the list that its planned graphs are added to."""
     graphs, made = [], Executable.__init__
 
-    def noted(self, module, report=None):
-        made(self, module, report)
+    def noted(self, *args):
+        made(self, *args)
         ir.verify(self.graph)
         graphs.append(self.graph)
 
@@ -70,13 +70,13 @@ def products(graph):
 
 
 def sizes_of(product):
-    """Numbers of lines and columns of its matrices."""
+    """Numbers of rows and columns of a product's matrices."""
     layouts = [*(view.layout for view in product.operands), product.results[0].layout]
     return [size for each in layouts if len(each.sizes) == 2 for size in each.sizes]
 
 
 def assert_near(found, expected, exact):
-    """As near to the exact ones as PyTorch's."""
+    """Compiled results are as near to the exact ones as PyTorch's are."""
     for one, other, right in zip(found, expected, exact, strict=True):
         assert one.stride() == other.stride() and one.dtype == other.dtype
         assert (one - right).norm() <= 1.2 * (other - right).norm() + 1e-6 * right.norm()
@@ -90,14 +90,14 @@ def test_a_vocabulary(bias, tied, early, monkeypatch):
     exact, expected = (step(model, model, inputs, dtype) for dtype in (None, torch.bfloat16))
     function, graphs = compiled(model, monkeypatch)
     with functorch_config.patch(donated_buffer=early):
-        for _ in range(2):  # the second time in memory that has been used
+        for _ in range(2):  # the second time in memory that was used before
             assert_near(step(function, model, inputs), expected, exact)
     sizes = [size for graph in graphs for each in products(graph) for size in sizes_of(each)]
     assert sizes.count(1088) == 2 * 3 and WORDS not in sizes
 
 
 class Labels(nn.Module):
-    """Many labels, of which each text has some."""
+    """A model that scores many labels, several of which are true of each text."""
 
     def __init__(self):
         super().__init__()
@@ -109,18 +109,18 @@ class Labels(nn.Module):
 
 @pytest.mark.parametrize("of", ["labels", "classes"])
 def test_gradients_are_written_over_the_scores(of, monkeypatch):
-    """Both have zeros behind each row, and only the loss's kernel reads the scores."""
+    """Scores and gradients have the same padding, and only the loss's kernel reads the scores."""
     if of == "labels":
         model, inputs = Labels(), (torch.randn(64, WIDTH), torch.rand(64, WORDS).round())
     else:
         model, inputs = Language(bias=False), batch()
-    over, reuse_buffers = [], executable.reuse_buffers
+    over, reuse_buffers = [], pipeline.reuse_buffers
 
     def noted(fusion):
         reuse_buffers(fusion)
         over.extend(view for group in fusion.groups.values() for view in group.reused.values())
 
-    monkeypatch.setattr(executable, "reuse_buffers", noted)
+    monkeypatch.setattr(pipeline, "reuse_buffers", noted)
     exact, expected = (step(model, model, inputs, dtype) for dtype in (None, torch.bfloat16))
     function, _ = compiled(model, monkeypatch)
     with functorch_config.patch(donated_buffer=True):
@@ -131,7 +131,7 @@ def test_gradients_are_written_over_the_scores(of, monkeypatch):
 
 @pytest.mark.parametrize("copied", [False, True])
 def test_scores_that_are_results_keep_their_strides(copied, monkeypatch):
-    """They are copied, if that takes less time than is gained; their gradient's rows are aligned in any case."""
+    """Scores are copied if that takes less time than padding saves; rows of their gradient are aligned in any case."""
     if copied:
         monkeypatch.setattr(pad_mm, "DEEP", WIDTH)
 

@@ -1,5 +1,5 @@
-"""Random numbers of a training graph: a gradient is by those of the result, whatever is computed again, and each draw
-gives its own."""
+"""Random numbers of a training graph: gradients use those of the result, whatever is recomputed, and each draw gives
+numbers of its own."""
 
 import functools
 
@@ -14,7 +14,7 @@ pytestmark = needs_aten
 
 
 def scaled(draw):
-    """A function that multiplies by numbers which `draw` gives for a tensor without gradient; and these."""
+    """A function that multiplies by random numbers from `draw`, and also returns them."""
 
     def function(x):
         numbers = draw(x.detach()).to(x.dtype)
@@ -24,14 +24,14 @@ def scaled(draw):
 
 
 def rrelu(x):
-    """Slopes of values of both signs: numbers between the bounds, or 1."""
+    """RReLU, and its slopes: random numbers between the bounds, or 1."""
     x = x.sin()
     y = F.rrelu(x, 0.1, 0.9, training=True)
     return y.tanh(), (y / x).detach()
 
 
 def attention(x):
-    """Dropout that multiplies rows of ones, by their equal probabilities: its numbers are the result."""
+    """Attention with equal probabilities over an identity matrix: its results are dropout's numbers."""
     q, values = torch.zeros(2, 8, 8, dtype=x.dtype), torch.eye(8, dtype=x.dtype).expand(2, 8, 8)
     numbers = F.scaled_dot_product_attention(q, q, values, dropout_p=0.5).reshape(x.shape)
     return (x.sin() * numbers).tanh(), numbers
@@ -61,7 +61,7 @@ FUNCTIONS = {
 
 
 def layers(x, layer):
-    """The last one's result, and all numbers."""
+    """The last layer's result, and the random numbers of all layers."""
     found = []
     for _ in range(3):
         y, numbers = layer(x)
@@ -89,7 +89,7 @@ def test_gradients_are_by_the_numbers_of_the_result(name, budget):
 
 @pytest.mark.parametrize("training", [False, True])
 def test_equal_draws_are_two(training):
-    """PyTorch's partition knows some random operators, and took two draws by others for one."""
+    """PyTorch's partition merges equal operations, except for the random ones that it knows."""
 
     def function(x):
         noise = [torch.randn_like(x), torch.randn_like(x), *(torch.zeros_like(x).exponential_() for _ in range(2))]

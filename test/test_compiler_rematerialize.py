@@ -1,4 +1,4 @@
-"""What a backward computes again, of tensors that it reads anyway."""
+"""Values that a backward recomputes from tensors that it reads anyway (joint_graph/rematerialize.py)."""
 
 import copy
 
@@ -38,7 +38,7 @@ def differ(found, expected, tolerance):
 def test_gradients(act):
     torch.manual_seed(0)
     model, x = Block(act).double(), torch.randn(4, 8, 20, 20, dtype=torch.double)
-    x[0, 0] = 0  # where batch norm gives zero, too
+    x[0, 0] = 0
     expected = copy.deepcopy(model)
     loss = expected(x).square().mean()
     found_loss, found, _ = compiled(model, x)
@@ -57,7 +57,7 @@ def test_the_mask_of_relu_follows_from_the_norms_input():
 
 
 def test_what_has_two_sources_is_saved():
-    """A residual's sum is read once; what it was added of would be two tensors."""
+    """A residual's sum is one tensor to read; to recompute it, its two operands would be read."""
 
     class Residual(Block):
         def forward(self, x, rest):
@@ -70,7 +70,7 @@ def test_what_has_two_sources_is_saved():
 
 
 def test_without_a_norm_the_result_is_read():
-    """Then nothing reads ReLU's operand, and its result is there for the next layer's gradient."""
+    """Without a norm nothing reads ReLU's operand, while its result is saved for the next layer's gradient."""
     model = nn.Sequential(nn.Linear(64, 256), nn.ReLU(), nn.Linear(256, 64))
     x = torch.randn(512, 64)
     _, _, (forward, _) = compiled(model, x)

@@ -1,4 +1,4 @@
-"""What reports say of a plan's steps, and where marks between steps are that measure them."""
+"""Reports of a plan's steps, and the marks between steps by which they are measured."""
 
 import dataclasses
 import functools
@@ -23,7 +23,7 @@ def test_report():
     torch.compile(model, backend=backend.reformer, options={"report": reports.append})(x).sum().backward()
     forward, backward = reports
     assert_expected_inline(
-        str(dataclasses.replace(forward, planned=None)),  # which is there where SciPy is
+        str(dataclasses.replace(forward, planned=None)),  # which is there if SciPy is
         """\
    MB read   written
       0.04      0.07  conv: conv, moments
@@ -36,11 +36,11 @@ def test_report():
     image = 2 * 8 * 32 * 32 * 4
     convolution = forward.lines[0]
     assert convolution.written == image + 2 * 8 * 4 and convolution.read == x.numel() * 4 + 8 * 4 * 9 * 4
-    assert 2 * forward.bytes < sum(line.read + line.written for line in forward.alone)
+    assert 2 * forward.bytes < sum(line.read + line.written for line in forward.unfused)
 
 
 def test_marks_are_between_groups():
-    """Not behind each view that a group of many makes, whose times would be the group's."""
+    """Marks are not behind each view within a group: their time would be added to the group's."""
     tensors = [torch.randn(8, 96), *(torch.randn(96, 96) for _ in range(10))]
 
     def function(x, *weights):

@@ -1,4 +1,4 @@
-"""Tensors that a forward saves for its backward: changes are noticed, and a second backward finds them."""
+"""Tensors that a forward saves for its backward: changing them raises an error, and a second backward can read them."""
 
 import pytest
 import torch
@@ -40,7 +40,7 @@ FUNCTIONS = {
 @pytest.mark.parametrize("changed", ["input", "view", "parameter"])
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_changes_are_noticed(name, changed, dynamic):
-    """As eager PyTorch does it: an input that the backward needs, a view of it, or a parameter."""
+    """Changes of an input that the backward needs, of a view of it or of a parameter raise eager PyTorch's error."""
 
     def run(function):
         torch.manual_seed(0)
@@ -96,7 +96,7 @@ def test_changes_of_what_is_not_needed_are_allowed():
 
 LOSSES = {
     "product": lambda x, w: (x @ w).sin().sum(),
-    # The loss's gradient is computed in the forward, and scaled in place by the backward (joint_graph/hoist_loss_gradients.py).
+    # The forward computes the loss's gradient, and the backward scales it in place (hoist_loss_gradients.py).
     "cross entropy": lambda x, w: F.cross_entropy(x @ w, torch.arange(x.shape[0]) % 7),
 }
 
@@ -118,7 +118,7 @@ def test_retained_graphs(name, dynamic, donated):
 
 
 def test_of_several_losses():
-    """One backward keeps what the next needs."""
+    """The first backward keeps what the second one needs."""
     x, w = real(64, 16), real(16, 32)
 
     def function(x, w):

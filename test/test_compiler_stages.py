@@ -1,4 +1,4 @@
-"""Stages of compilation that fail: results are right without them, and one warning says so."""
+"""Stages of compilation that fail: results are correct without them, and one warning names them."""
 
 import importlib
 import logging
@@ -23,7 +23,7 @@ pytestmark = needs_aten
 
 
 class Net(nn.Module):
-    """Convolutions, a norm, a product, a loss: each stage has something to do or to look at."""
+    """A convolution, a norm, a product and a loss, so that each stage has something to do or to look at."""
 
     def __init__(self):
         super().__init__()
@@ -35,7 +35,7 @@ class Net(nn.Module):
 
 @pytest.fixture(autouse=True)
 def lenient(monkeypatch):
-    """As users have it, unlike the other tests."""
+    """Errors are not raised, as for users, and unlike in other tests."""
     monkeypatch.delenv("TORCH_REFORMER_RAISE_ERRORS")
     torch._dynamo.reset()
     stages.reset()
@@ -49,7 +49,7 @@ def step(model, inputs):
 
 
 def check(count=1) -> list[str]:
-    """A training step is PyTorch's, with so many warnings, which it gives."""
+    """Check that a training step has PyTorch's results and `count` warnings, and return these."""
     torch.manual_seed(0)
     model, inputs = Net(), (torch.randn(4, 3, 4, 4), torch.tensor([0, 4, 2, 1]))
     with warnings.catch_warnings(record=True) as caught:
@@ -87,7 +87,7 @@ def test_optional_stages(name, monkeypatch):
 
 @pytest.mark.parametrize("name", dict.fromkeys(each.__name__ for each in passes.PASSES))
 def test_passes(name, monkeypatch):
-    """Each can be left out, also where it fails with half of its work done."""
+    """Each pass can be left out, even if it fails after it has changed the graph."""
 
     def half(change):
         def stage(graph):
@@ -111,7 +111,7 @@ def test_changes_of_groups(name, monkeypatch):
 
 @pytest.mark.parametrize("module, name", [(greedy.Fusion, "_place"), (emit_plan._Emitter, "_group")])
 def test_operators_that_cannot_be_lowered(module, name, monkeypatch):
-    """PyTorch's kernels compute those; the others have programs. The warning says which they are, and where."""
+    """PyTorch's kernels compute them, and programs the others. The warning names them and the user's lines."""
     method = getattr(module, name)
 
     def fails(self, what):
@@ -132,7 +132,7 @@ def test_rules(monkeypatch):
 
 @pytest.mark.parametrize("name", ["emit_plan", "Fusion", "lower_fx"])
 def test_graphs_without_a_plan(name, monkeypatch):
-    """The last resort, for each graph."""
+    """As a last resort graphs run without a plan, each with a warning."""
     monkeypatch.setattr(pipeline, name, failing(name))
     assert all("without a plan" in each for each in check(count=2))
 
@@ -148,7 +148,7 @@ def test_masks_of_attention(monkeypatch):
 
 
 def test_decompositions(monkeypatch):
-    """The operator stays whole."""
+    """An operator whose decomposition fails stays whole."""
     backend = importlib.import_module("torch_reformer.compiler.backend")
     (nll,) = (each for each in nll_loss.DECOMPOSITIONS if "nll_loss_backward" in each.name())
     table = backend._AOT_OPTIONS["decompositions"]
@@ -177,7 +177,7 @@ def test_errors_are_raised_in_tests(monkeypatch):
 
 
 def test_errors_of_the_function_that_gets_reports():
-    """They are the user's."""
+    """Errors of the user's own function are raised."""
 
     def report(_):
         raise KeyError("mine")
@@ -187,7 +187,7 @@ def test_errors_of_the_function_that_gets_reports():
 
 
 def test_what_has_no_plan_is_named():
-    """The operator, the line of the user's code, and what to do."""
+    """The warning says which operator has no plan, in which line of the user's code, and what to do."""
 
     def function(x):
         return torch.view_as_complex(x * 2).conj().sum().real
@@ -197,7 +197,7 @@ def test_what_has_no_plan_is_named():
 
 
 def test_graphs_are_printed(caplog):
-    """As by TORCH_LOGS="+torch_reformer": what each stage made."""
+    """The graph is printed after each stage, as by TORCH_LOGS="+torch_reformer"."""
     logger = logging.getLogger("torch_reformer.compiler.ir.stages")
     logger.addHandler(caplog.handler)
     try:

@@ -1,5 +1,5 @@
-"""Casts that the user wrote round as in eager mode, wherever a program goes on with them. Casts to bool or integers are
-no rounding."""
+"""Casts in the user's code round as in eager mode, also if a program goes on with the result. Casts to bool or integers
+are not treated as rounding."""
 
 import pytest
 import torch
@@ -89,7 +89,7 @@ def test_round_trips(name, dynamic):
 
 @pytest.mark.parametrize("name", ["methods", "to", "type", "autograd.Function", "checkpoint"])
 def test_gradients_of_round_trips(name):
-    """A product with a power of 2 rounds nothing itself."""
+    """Gradients are rounded by casts only: products with powers of 2 are exact."""
     torch._dynamo.reset()
     found = []
     for function in (FUNCTIONS[name], torch.compile(FUNCTIONS[name], backend="reformer")):
@@ -101,7 +101,7 @@ def test_gradients_of_round_trips(name):
 
 
 def test_beside_autocast():
-    """PyTorch makes one of both casts of a tensor."""
+    """PyTorch merges the user's cast of a tensor with autocast's."""
     torch._dynamo.reset()
     layer = nn.Linear(8, 8)
 
@@ -117,7 +117,7 @@ def test_beside_autocast():
 
 @pytest.mark.parametrize("is_written", [False, True])
 def test_casts_of_autocast(is_written, monkeypatch):
-    """They may be dropped, forward and backward, unless the user wrote them."""
+    """Autocast's casts may be dropped in both passes, unless the user wrote the same cast."""
 
     layer = nn.Linear(8, 8)
 

@@ -1,4 +1,4 @@
-"""The compiler beside other parts of PyTorch: exported modules, frozen parameters, transforms, optimizers."""
+"""The compiler together with other parts of PyTorch: exported modules, frozen parameters, transforms, optimizers."""
 
 import copy
 
@@ -19,7 +19,7 @@ def fresh():
 
 @pytest.fixture
 def model():
-    # Before a batch norm a bias has a gradient of zero, of which Adam would make rounding errors as large as its steps.
+    # No bias before batch norm: its gradient is zero but for rounding, which Adam would scale to full steps.
     layers = [nn.Conv2d(3, 8, 3, bias=False), nn.BatchNorm2d(8), nn.ReLU(), nn.AdaptiveAvgPool2d(1)]
     return nn.Sequential(*layers, nn.Flatten(), nn.Linear(8, 4))
 
@@ -74,7 +74,7 @@ def test_batched_functions():
 
 @pytest.mark.parametrize("whole", [False, True])
 def test_optimizers(model, whole):
-    """A step compiled with the model, or alone."""
+    """The optimizer's step is compiled with the model, or alone."""
     other = copy.deepcopy(model)
     own, reference = (torch.optim.AdamW(each.parameters(), 1e-2) for each in (model, other))
 

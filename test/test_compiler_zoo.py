@@ -1,5 +1,5 @@
-"""``torch.compile(model, backend="reformer")`` with the models of zoo.py: a training step against PyTorch's, and losses
-over many steps."""
+"""``torch.compile(model, backend="reformer")`` with the models of zoo.py: a training step, and losses over many steps,
+against PyTorch's."""
 
 import contextlib
 import copy
@@ -27,28 +27,28 @@ def fresh():
 
 
 def compiled(model, plans=None):
-    """plans: a list for the report of each graph that is planned."""
+    """The compiled model. plans: a list that the report of each planned graph is added to."""
     return torch.compile(model, backend=reformer, options=None if plans is None else {"report": plans.append})
 
 
 def differences(found: list[Tensor], expected: list[Tensor]) -> list[float]:
-    """Each tensor's, relative to its norm. The norm of all gives a floor: the derivative by a bias before batch norm
-    is zero but for rounding."""
+    """Difference of each tensor relative to its norm, or at least to a small part of the norm of all: the gradient of a
+    bias before batch norm is zero but for rounding."""
     pairs = [(a.double(), b.double()) for a, b in zip(found, expected, strict=True)]
     floor = 1e-4 * torch.stack([b.norm() for _, b in pairs]).norm()
     return [float((a - b).norm() / torch.maximum(b.norm(), floor)) for a, b in pairs]
 
 
 def exactly(case: Case) -> tuple[list[Tensor], list[Tensor]]:
-    """These, in fp64."""
+    """The case's results in fp64."""
     models = [replaced(copy.deepcopy(each), "Hardsigmoid", lambda _: Hardsigmoid()) for each in case.models]
     return results(dataclasses.replace(case, models=models), torch.float64)
 
 
 @pytest.mark.parametrize("name", [*QUICK, *slow(*HEAVY)])
 def test_a_training_step(name):
-    """In fp64 each gradient is PyTorch's. In fp32 all of them are as near to that as PyTorch's, in most of five runs: a
-    ReLU whose input is rounded to the other side of zero moves either at random."""
+    """In fp64 each gradient equals PyTorch's. In fp32 the gradients are as near to those as PyTorch's, in most of five
+    runs: if a ReLU's input is rounded to the other side of zero, either side's gradients move at random."""
     near, plans = [], []
     for seed in range(5):
         case = made((QUICK | HEAVY)[name], seed)
@@ -72,7 +72,7 @@ def test_a_training_step(name):
 
 @pytest.mark.slow
 def test_dropout_repeats_by_its_seed():
-    """Its losses are in the middle what PyTorch's are."""
+    """Dropout repeats with its seed, and the mean of its losses is PyTorch's."""
     case = made(words("BertForSequenceClassification", **BERT))
     (model,), run = case.models, compiled(case.models[0])
 
@@ -93,7 +93,7 @@ def test_dropout_repeats_by_its_seed():
 
 
 def test_an_operator_of_unknown_results():
-    """Without a fake kernel an operator is left to Python; what is around it is compiled."""
+    """An operator without a fake kernel is left to Python; the code around it is compiled."""
     library, plans = torch.library.Library("reformer_zoo", "FRAGMENT"), []
     library.define("unknown(Tensor x) -> Tensor")
     library.impl("unknown", lambda x: x[x > 0] * 2, "CPU")
@@ -105,7 +105,7 @@ def test_an_operator_of_unknown_results():
 
 
 def test_a_custom_operator_of_unknown_results():
-    """These Dynamo refuses itself, with a sentence that says what is missing."""
+    """Dynamo itself refuses custom operators without a fake kernel, and says what is missing."""
     custom = torch.library.custom_op(
         "reformer_zoo::custom", lambda x: x[x > 0] * 2, mutates_args=(), schema="(Tensor x) -> Tensor"
     )
@@ -134,7 +134,7 @@ QUANTISED = {
 def test_quantised_tensors(name):
     function, x = QUANTISED[name], torch.randn(4, 5)
     told = pytest.warns(UserWarning, match="gives a sparse or quantised tensor")
-    before = torch.__version__.startswith("2.11")  # then Dynamo inputs them to Python
+    before = torch.__version__.startswith("2.11")  # then Dynamo leaves them to Python
     with contextlib.nullcontext() if before else told:
         found = compiled(function)(x)
     expected = function(x)
@@ -144,13 +144,13 @@ def test_quantised_tensors(name):
 
 @pytest.mark.filterwarnings("ignore:.*quantized tensor creation functions")
 def test_a_quantised_input():
-    """Dynamo inputs it to Python."""
+    """Dynamo leaves quantised inputs to Python."""
     x = quantised(torch.randn(4, 5))
     torch.testing.assert_close(compiled(lambda x: x.dequantize() * 2)(x), x.dequantize() * 2)
 
 
 class Basic(nn.Module):
-    """ResNet-18's block; with an activation without a kink, beside which rounding would move losses at random."""
+    """ResNet-18's block with a smooth activation: at a kink, rounding would move losses at random."""
 
     def __init__(self, inputs, outputs, stride=1):
         super().__init__()
@@ -177,7 +177,7 @@ def gpt():
 
 
 def losses(make: Callable, steps: int, backend=None, dtype=torch.float32) -> Tensor:
-    """In training with batches of 16, over and over."""
+    """Losses of a training run over batches of 16 that repeat."""
     torch._dynamo.reset()
     torch.manual_seed(0)
     model, x, wanted = make()
@@ -198,7 +198,7 @@ def losses(make: Callable, steps: int, backend=None, dtype=torch.float32) -> Ten
 
 @pytest.mark.parametrize("make", [resnet, gpt])
 def test_losses_of_60_steps(make):
-    """They are as near to those of fp64 as PyTorch's are."""
+    """Losses are as near to those of fp64 as PyTorch's are."""
     exact = losses(make, 60, dtype=torch.float64)
     own, eager = ((losses(make, 60, backend) - exact).abs().mean() for backend in (reformer, None))
     assert own < 2 * eager + 1e-7
@@ -220,7 +220,7 @@ def inductor():
 @pytest.mark.slow
 @pytest.mark.parametrize("make", [resnet, gpt])
 def test_losses_of_300_steps(make, inductor):
-    """They follow PyTorch's as closely as those of torch.compile's own backend do."""
+    """Losses follow PyTorch's as closely as those of torch.compile's own backend do."""
     eager = losses(make, 300)
     own, other = ((losses(make, 300, backend) - eager).abs().mean() for backend in (reformer, inductor))
     assert own < 2 * other + 1e-6

@@ -29,7 +29,7 @@ pytestmark = needs_aten
 def fresh():
     torch._dynamo.reset()
     with warnings.catch_warnings():
-        warnings.filterwarnings("error", message="a graph runs as PyTorch has it")
+        warnings.filterwarnings("error", message="a graph runs without a plan")
         yield
     torch._dynamo.reset()
 

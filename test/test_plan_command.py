@@ -270,7 +270,7 @@ def test_without_gradients(printed):
         ("wrong_sizes", "the model fails: RuntimeError: a and b must have same reduction dim, but got"),
         ("too_few", "the model fails: TypeError: .*missing 1 required positional argument"),
         ("on_the_cpu", r"new_models.py:\d+: the model fails: .*(cuda:0|cpu).*(cuda:0|cpu)"),
-        ("nothing_computed", "there is no graph to plan: the model computes nothing of its inputs"),
+        ("nothing_computed", "there is no graph to plan: the model computes nothing from its inputs"),
     ],
 )
 def test_models_that_fail(name, sentence, printed):

@@ -404,6 +404,6 @@ def results(
     models = [copy.deepcopy(each).to(device, dtype) for each in case.models]
     inputs = [each.to(device, dtype if each.is_floating_point() else None) for each in case.inputs]
     with warnings.catch_warnings(), torch.autocast(device, autocast, autocast is not None):
-        warnings.filterwarnings("error", message="a graph runs as PyTorch has it")
+        warnings.filterwarnings("error", message="a graph runs without a plan")
         tensors = case.train([call(each) for each in models], models, inputs)
     return tensors, [buffer for model in models for buffer in model.buffers()]

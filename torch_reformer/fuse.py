@@ -1,4 +1,4 @@
-"""A whole model by this package: compiled in place by its own backend of ``torch.compile``."""
+"""Compile a whole model in place by this package's backend of ``torch.compile``."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 
 @dataclasses.dataclass(frozen=True)
 class Fusion:
-    """What became of a model that :func:`fuse` compiles: nothing until it first runs, then a report of each graph that
-    was planned."""
+    """Reports of a model that :func:`fuse` compiles: none until the model first runs, then one for each planned
+    graph."""
 
     reports: list[Report] = dataclasses.field(default_factory=list)
 
@@ -30,34 +30,31 @@ class Fusion:
 
 
 def fuse(model: nn.Module, channels_last: bool = False, mode: str | None = None) -> Fusion:
-    """Compiles a model in place by ``torch.compile``'s backend "reformer", as :meth:`torch.nn.Module.compile` does: at
-    its first call, and again for arguments of another kind. Its convolutions are swapped as
-    :func:`torch_reformer.convert` does it, for what the compiler leaves to Python.
+    """Compile a model in place by ``torch.compile``'s backend "reformer", as :meth:`torch.nn.Module.compile` does: at
+    its first call, and again for arguments of another kind. Its convolutions are swapped as by
+    :func:`torch_reformer.convert`, for code that the compiler leaves to Python.
 
-    Parameters, names, hooks and the state dict stay. Copies, and what is loaded from a file, are not compiled: they
-    want fuse() again. A model may be fused anew, such as in another mode.
+    Parameters, names, hooks and the state dict stay. Copies of the model, and models loaded from a file, are not
+    compiled: call fuse() on them, too. A model may be fused again, for example with another mode.
 
     Args:
         model: any module.
-        channels_last: also converts the model's parameters to ``torch.channels_last``, which is most often faster; give
-            it inputs of that memory format.
-        mode: None, or "reduce-overhead": in CUDA graphs.
+        channels_last: also convert the model's parameters to ``torch.channels_last``, which is most often faster; give
+            the model inputs of that memory format.
+        mode: None, "default", or "reduce-overhead", which records CUDA graphs.
 
     Returns:
-        the reports of what is planned, which come as the model runs.
+        the reports of planned graphs, which are added as the model runs.
 
     Raises:
-        TypeError: for what is no module.
-        ValueError: for another mode.
+        TypeError: `model` is no module.
+        ValueError: an unknown mode.
     """
     check_module("fuse", model)
-    from .compiler.backend import (
-        check_mode,  # with Dynamo, which takes seconds to import
-        compile_in_place,  # with Dynamo, which takes seconds to import
-    )
+    from .compiler.backend import check_mode, compile_in_place  # imports Dynamo, which takes seconds
 
     check_mode(mode)
     convert(model, channels_last)
-    done = Fusion()
-    compile_in_place(model, mode, done.reports.append)
-    return done
+    fusion = Fusion()
+    compile_in_place(model, mode, fusion.reports.append)
+    return fusion

@@ -1,4 +1,4 @@
-"""``torch.compile(model, backend="reformer")``: registration, options, and what happens to a graph, in order."""
+"""The backend of ``torch.compile(model, backend="reformer")``: its options, and how AOTAutograd is called."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _AOT_OPTIONS = {
 }
 _AOT_CONFIG = {
     "guess_tangent_strides_as_outputs": True,  # off in torch 2.11
-    # The backward is compiled before the forward runs: later, its tensors would be there beside those that are saved.
+    # Compile the backward before the forward runs: later, its tensors would take memory beside the saved ones.
     "force_non_lazy_backward_lowering": True,
 }
 MODES = (None, "default", "reduce-overhead")
@@ -41,16 +41,17 @@ OPTIONS = ("report", "memory_budget")
 
 
 def reformer(module: GraphModule, inputs: list, *, mode: str | None = None, options: dict[str, Any] | None = None):
-    """The backend.
+    """Compile one of Dynamo's graphs: the backend that torch.compile calls.
 
     Args:
-        mode: None, "default", or "reduce-overhead": in CUDA graphs, with what PyTorch says of them.
-        options: ``report``: a function that gets the report (analysis/report.py) of each graph that is planned, such as print.
-            ``memory_budget``: how much of what forwards otherwise save for backwards they may save, from 0 to 1. More
-            is computed again for less, by PyTorch's own partition (torch._functorch.config.activation_memory_budget).
+        mode: None, "default", or "reduce-overhead", which records CUDA graphs, under PyTorch's conditions for them.
+        options: ``report``: a function, such as print, that gets the report (analysis/report.py) of each planned graph.
+            ``memory_budget``: a number from 0 to 1, the share of what forwards would otherwise save for their backwards
+            that they may save. PyTorch's partition recomputes the rest
+            (torch._functorch.config.activation_memory_budget).
 
     Raises:
-        ValueError: for a mode or an option that there is not, or a memory budget that is none.
+        ValueError: for an unknown mode or option, or a memory budget that is no number from 0 to 1.
     """
     check_mode(mode)
     for name in options or ():
@@ -58,7 +59,7 @@ def reformer(module: GraphModule, inputs: list, *, mode: str | None = None, opti
             raise ValueError(f"backend 'reformer' has no option {name!r}; it has {', '.join(OPTIONS)}")
     graphs = None
     if mode == "reduce-overhead":
-        from .runtime.cuda_graphs import CudaGraphs  # which imports much of Inductor
+        from .runtime.cuda_graphs import CudaGraphs  # imports much of Inductor
 
         graphs = CudaGraphs()
     pre_grad(module)
@@ -85,19 +86,20 @@ _numbers = itertools.count()
 
 
 def compile_in_place(model: nn.Module, mode: str | None, report: Callable) -> None:
-    """What model.compile() does, with this backend, a mode and a function that gets reports.
+    """Compile a model as model.compile() does, by this backend with a mode and a function that gets reports.
 
-    That hands Dynamo a function of PyTorch's, which it skips, so that a model whose own forward is PyTorch's (a
-    Sequential) would never be compiled. Here it gets a function whose code no other model has: models share neither
-    the limit of how often a function is compiled, nor what Dynamo remembers of the sizes of its arguments."""
+    model.compile() gives Dynamo a function of PyTorch's, which Dynamo skips, so that a model whose forward is PyTorch's
+    own (a Sequential) would never be compiled. Here Dynamo gets a function whose code belongs to this model alone. So
+    models share neither the limit on recompilations of a function, nor what Dynamo remembers of its arguments' sizes.
+    """
     backend = functools.partial(reformer, mode=mode, options={"report": report})
     backend.reset = _reset
     call = model._call_impl
     hooks = model._forward_hooks, model._forward_pre_hooks, model._backward_hooks, model._backward_pre_hooks
 
     def forward(*args, **kwargs):
-        for each in hooks:
-            len(each)  # Dynamo guards what is read: the model's own hooks of later are called, too
+        for registered in hooks:
+            len(registered)  # Dynamo guards what is read, so hooks that are registered later are called, too
         return call(*args, **kwargs)
 
     forward.__code__ = forward.__code__.replace(co_name=f"{type(model).__name__}_{next(_numbers)}")
@@ -105,7 +107,8 @@ def compile_in_place(model: nn.Module, mode: str | None, report: Callable) -> No
 
 
 def compile_graphs(function: Callable, compiled: Callable) -> Callable:
-    """The function, with what `compiled` gives for each of its graphs: as the backend does it, but without Dynamo."""
+    """The function, run by what `compiled` gives for each of its graphs, which are traced as for the backend, but
+    without Dynamo."""
 
     def boxed(module: GraphModule, inputs: list):
         return make_boxed_func(compiled(module, inputs))
@@ -118,7 +121,8 @@ def compile_graphs(function: Callable, compiled: Callable) -> Callable:
 
 
 def backend_of(compiled: Callable) -> Callable:
-    """A backend of torch.compile that treats graphs as this one does, and runs what `compiled` gives for each."""
+    """A backend for torch.compile that traces and splits graphs as this one does, and runs what `compiled` gives for
+    each."""
 
     def boxed(module: GraphModule, inputs: list):
         return make_boxed_func(compiled(module, inputs))
@@ -134,7 +138,7 @@ def backend_of(compiled: Callable) -> Callable:
 
 
 def _reset() -> None:
-    """For torch._dynamo.reset()."""
+    """Repeat warnings from now on, and drop CUDA graphs. torch._dynamo.reset() calls it."""
     reset()
     if trees := sys.modules.get("torch._inductor.cudagraph_trees"):
         trees.reset_cudagraph_trees()
@@ -144,15 +148,15 @@ reformer.reset = _reset
 
 
 def _allow_retained_graphs() -> None:
-    """Takes back that saved tensors may be written over, which the forward's trace says of its backward: an Executable
-    asks whether the graph is kept (runtime/executable.py)."""
+    """Let a graph run backward twice. AOTAutograd forbids it if the forward's trace says that the backward overwrites
+    saved tensors. An Executable finds out by itself whether the graph is retained (runtime/executable.py)."""
     context = TracingContext.try_get()
     if context is not None and context.fw_metadata is not None and context.fw_metadata.bw_donated_idxs:
         context.fw_metadata.bw_donated_idxs.clear()
 
 
 def _compilers(report: Callable | None, graphs: CudaGraphs | None) -> dict[str, SerializableAOTDispatchCompiler]:
-    """What AOTAutograd calls with a graph and its inputs."""
+    """Functions that AOTAutograd calls with a graph and its inputs, by the names of its arguments."""
 
     def forward(module: GraphModule, inputs: list, is_inference: bool = False) -> Compiled:
         run = compile_graph(module, report)
@@ -165,4 +169,4 @@ def _compilers(report: Callable | None, graphs: CudaGraphs | None) -> dict[str, 
 
     inference = functools.partial(forward, is_inference=True)
     compilers = {"fw_compiler": forward, "bw_compiler": backward, "inference_compiler": inference}
-    return {name: SerializableAOTDispatchCompiler(Compiled, each) for name, each in compilers.items()}
+    return {name: SerializableAOTDispatchCompiler(Compiled, compiler) for name, compiler in compilers.items()}

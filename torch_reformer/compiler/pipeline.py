@@ -3,8 +3,8 @@
 Dynamo's graph goes through :func:`pre_grad`. AOTAutograd traces its forward and backward (decompositions/table.py) as
 one graph, which :func:`partition` splits; an inference graph skips that. :func:`plan` makes a plan of each.
 
-A stage that is ``optional`` only makes the plan better: it is left out where it fails (ir/stages.py). The other stages
-are needed for right results. ``TORCH_LOGS="+torch_reformer"`` prints what each stage has made of a graph.
+A stage that is ``optional`` only improves the plan: it is left out if it fails (ir/stages.py). The other stages are
+needed for correct results. ``TORCH_LOGS="+torch_reformer"`` prints the graph after each stage.
 """
 
 from __future__ import annotations
@@ -58,12 +58,12 @@ from .pre_grad.attention_masks import simplify_masks
 from .runtime.compiled import Compiled
 from .runtime.executable import Executable, run_graph
 
-FUSION_ROUNDS = 4  # of horizontal fusion and recomputation
-AFTER_FUSION = (fuse_copies, fuse_concats, fuse_transposes, fuse_gathers)  # change groups once they are chosen
+FUSION_ROUNDS = 4  # at most, of horizontal fusion and recomputation
+AFTER_FUSION = (fuse_copies, fuse_concats, fuse_transposes, fuse_gathers)  # applied to chosen groups
 
 
 def pre_grad(module: GraphModule) -> None:
-    """Rewrite Dynamo's graph, before autograd sees it."""
+    """Rewrite Dynamo's graph before autograd sees it."""
     attempted(lambda: optional(simplify_masks, module), module)
 
 
@@ -72,7 +72,7 @@ def partition(joint: GraphModule, inputs, **options) -> tuple[GraphModule, Graph
     try:
         return attempted(lambda: _partition(joint, inputs, **options), joint)
     except Unsupported as why:
-        warnings.warn(f"what a forward saves for its backward is PyTorch's choice: {why}", stacklevel=2)
+        warnings.warn(f"what a forward saves for its backward is left to PyTorch's choice: {why}", stacklevel=2)
         return default_partition(joint, inputs, **options)
 
 
@@ -84,8 +84,8 @@ def _partition(joint: GraphModule, inputs, **options) -> tuple[GraphModule, Grap
     if has_static_sizes:
         optional(split_addmm, joint)
         optional(set_gradient_strides, joint, options["num_fwd_outputs"])
-        optional(propagate_memory_format, joint, True)  # in both passes alike, so that what is saved has one order
-    if functorch_config.donated_buffer:  # else a backward may run again with what the forward saved
+        optional(propagate_memory_format, joint, True)  # in both passes alike, so that saved tensors have one format
+    if functorch_config.donated_buffer:  # otherwise a backward may run again with the same saved tensors
         optional(hoist_loss_gradients, joint)
     if has_static_sizes:
         optional(pad_mm, joint)
@@ -102,7 +102,11 @@ def _partition(joint: GraphModule, inputs, **options) -> tuple[GraphModule, Grap
 
 
 def compile_graph(module: GraphModule, report: Callable[[Report], Any] | None) -> Compiled:
-    """Plan a forward, backward or inference graph of AOTAutograd's. report: gets the report of each plan."""
+    """Plan a forward, backward or inference graph of AOTAutograd's.
+
+    Args:
+        report: gets the report of each plan; a graph with symbolic sizes has several.
+    """
     return run_graph(module, functools.partial(plan, report=report), report)
 
 
@@ -111,7 +115,7 @@ def plan(module: GraphModule, report: Callable[[Report], Any] | None = None, gpu
 
     Args:
         report: if given, the executable has a report.
-        gpu: plan for this GPU (a key of device_model.GPUS), and compile nothing for it; else for the graph's own device.
+        gpu: a key of device_model.GPUS: plan for this GPU, and compile nothing. None: plan for the graph's own device.
 
     Raises:
         Unsupported: no plan can compute the graph.
@@ -126,22 +130,22 @@ def plan(module: GraphModule, report: Callable[[Report], Any] | None = None, gpu
     gpu = gpu or gpu_of(graph)
     fusions, planned = _fuse(graph, gpu)
     fusion, emitted = _emit(graph, fusions)
-    found = report and report_of(graph, fusion, gpu, planned)
-    executable = Executable(module, graph, constants, fusion, planned, emitted, found)
+    plan_report = report and report_of(graph, fusion, gpu, planned)
+    executable = Executable(module, graph, constants, fusion, planned, emitted, plan_report)
     if compiles:
         executable.start()
     return executable
 
 
 def _fuse(graph: Graph, gpu: str | None) -> tuple[list[Fusion], IlpSummary | None]:
-    """Fusions of the graph, the best first and the greedy one last, and what integer programming said of them."""
+    """Fusions of the graph, the best first and the greedy one last, and the outcome of the integer program."""
     fusion = Fusion(graph)
     fusion.run()
     show("greedy", fusion)
     start = time.process_time()
     atoms = optional(seed_groups, fusion)
     seconds = time.process_time() - start
-    for _ in range(FUSION_ROUNDS):  # what one changes may let the other change more
+    for _ in range(FUSION_ROUNDS):  # each may make the other possible
         merged, recomputed = optional(fuse_horizontally, fusion), optional(recompute, fusion)
         if not merged and not recomputed:
             break
@@ -149,9 +153,9 @@ def _fuse(graph: Graph, gpu: str | None) -> tuple[list[Fusion], IlpSummary | Non
     better, planned = (optional(integer_program, fusion, atoms, gpu) if atoms else None) or (None, None)
     seconds += time.process_time() - start
     fusions = [better, fusion] if better else [fusion]
-    for each in fusions:
+    for candidate in fusions:
         for change in AFTER_FUSION:
-            optional(change, each)
+            optional(change, candidate)
     if better and cost_of(better, gpu) >= cost_of(fusion, gpu):
         fusions, reason = [fusion], "with copies and gathers it costs no more"
         planned = replace(planned, plan_us=planned.greedy_us, refused=(*planned.refused, reason))
@@ -159,10 +163,10 @@ def _fuse(graph: Graph, gpu: str | None) -> tuple[list[Fusion], IlpSummary | Non
 
 
 def _emit(graph: Graph, fusions: list[Fusion]) -> tuple[Fusion, EmittedPlan]:
-    """The plan of the first fusion whose kernels have an order: without writes in place, if these leave none."""
+    """The plan of the first fusion whose kernels have an order. Writes in place are left out if they allow no order."""
     for in_place in (True, False):
-        for each in fusions:
-            fusion = each.copy()
+        for candidate in fusions:
+            fusion = candidate.copy()
             if in_place:
                 optional(reinplace, fusion)
                 optional(reuse_buffers, fusion)
@@ -170,11 +174,11 @@ def _emit(graph: Graph, fusions: list[Fusion]) -> tuple[Fusion, EmittedPlan]:
                 return fusion, emit_plan(graph, fusion)
             except Cyclic:
                 pass
-    raise Unsupported("what the graph changes in place is needed before and after")
+    raise Unsupported("the graph needs a tensor both before and after it changes it in place")
 
 
 def gpu_of(graph: Graph) -> str | None:
-    """The graph's GPU, as a key of device_model.GPUS, if times are known of it."""
-    gpus = [each.device.index or 0 for each in graph.inputs if each.device.type == "cuda"]
+    """The graph's GPU as a key of device_model.GPUS; None if it has none or no times of it are known."""
+    gpus = [input.device.index or 0 for input in graph.inputs if input.device.type == "cuda"]
     architecture = runtime_gpu.architecture(gpus[0]) if gpus else None
     return known_gpu(architecture, torch.cuda.get_device_name(gpus[0])) if architecture else None

@@ -1,8 +1,8 @@
-"""A GPU that need not be there, for graphs to be recorded on it: its tensors are fake, nothing runs.
+"""A fake GPU, on which graphs can be recorded without a real one: its tensors are fake, and nothing runs.
 
-PyTorch asks a GPU's backend for streams, for its own choice of attention and the like while it records a graph. Where
-there is no GPU, csrc/aten/fake_gpu.cpp answers. PyTorch asks once for such a backend, while it is imported: a process
-has the GPU if it is started with environment(), and calls begin() first."""
+While PyTorch records a graph, it asks the GPU's backend for streams, for the choice of an attention kernel and the
+like. Without a GPU, csrc/aten/fake_gpu.cpp answers. PyTorch looks for a backend once, while it is imported: a process
+has the fake GPU if it was started with environment() and calls begin() first."""
 
 from __future__ import annotations
 
@@ -21,44 +21,53 @@ _FOLDER = Path(__file__).parents[2]
 
 
 def _library() -> Path:
-    """Raises ValueError where it was not built."""
-    found = sorted(_FOLDER.glob(f"_fake_gpu_{VERSION.replace('.', '_')}.*so"))
-    if not found:
-        raise ValueError(f"the library that stands in for a GPU is not there for torch {VERSION}: {BUILD}")
-    return found[0]
+    """Path of the library that answers for the GPU.
+
+    Raises:
+        ValueError: it was not built.
+    """
+    libraries = sorted(_FOLDER.glob(f"_fake_gpu_{VERSION.replace('.', '_')}.*so"))
+    if not libraries:
+        raise ValueError(f"the library that stands in for a GPU was not built for torch {VERSION}: {BUILD}")
+    return libraries[0]
 
 
 def environment() -> dict[str, str]:
-    """Variables of a process that loads the library before torch, which has what the library needs."""
+    """Environment of a process that has the fake GPU: it preloads the library, and torch's library that this needs."""
     libraries = Path(torch.__file__).parent / "lib" / "libtorch_cpu.so", _library()
     others = os.environ.get(_PRELOAD, "").split()
     return os.environ | {_PRELOAD: " ".join([*map(str, libraries), *others])}
 
 
 def begin() -> bool:
-    """True in a process that has the GPU: where there is one, or that was started with environment(). Raises ValueError
-    where no process can have it."""
+    """True if this process has a GPU: a real one, or the fake one because it was started with environment().
+
+    Raises:
+        ValueError: no process can have the fake GPU here.
+    """
     if torch.cuda.is_available():
         return True
     if torch.backends.cuda.is_built():
         raise ValueError(
-            "this PyTorch is built for GPUs and finds none; to plan for one that is not there, install its build for "
-            "CPUs (pip install torch --index-url https://download.pytorch.org/whl/cpu)"
+            "this PyTorch is built for GPUs, but finds none; to plan for a GPU that is not there, install PyTorch's "
+            "build for CPUs (pip install torch --index-url https://download.pytorch.org/whl/cpu)"
         )
     library, preloaded = str(_library()), os.environ.get(_PRELOAD, "").split()
     if started := library in preloaded:
-        os.environ[_PRELOAD] = " ".join(preloaded[preloaded.index(library) + 1 :])  # not for what this process starts
+        os.environ[_PRELOAD] = " ".join(
+            preloaded[preloaded.index(library) + 1 :]
+        )  # not for processes that this one starts
         ctypes.CDLL(library).reformer_pretend_gpu()
-    found = torch.accelerator.current_accelerator()
-    is_there = found is not None and found.type == "cuda"
+    accelerator = torch.accelerator.current_accelerator()
+    is_there = accelerator is not None and accelerator.type == "cuda"
     if started and not is_there:
-        raise ValueError(f"PyTorch did not take {library} for a GPU: the system ignores {_PRELOAD}")
+        raise ValueError(f"PyTorch did not accept {library} as a GPU: the system ignores {_PRELOAD}")
     return is_there
 
 
 @contextlib.contextmanager
 def answered() -> Iterator[None]:
-    """Has PyTorch's Python take the GPU for one that is there."""
+    """Answer for the fake GPU where PyTorch's Python code asks, too."""
     if torch.cuda.is_available():
         yield
         return
@@ -66,18 +75,18 @@ def answered() -> Iterator[None]:
         for owner, name, answer in (
             (torch.cuda.amp.common, "amp_definitely_not_available", lambda: False),
             (torch.cuda, "is_bf16_supported", lambda *_, **__: True),
-            (torch._C, "_conv_determine_backend_memory_format", _format_of_convolution),  # cuDNN's
+            (torch._C, "_conv_determine_backend_memory_format", _convolution_format),  # cuDNN's
         ):
             stack.callback(setattr, owner, name, getattr(owner, name))
             setattr(owner, name, answer)
-        # Else a thread of the GPU's computes gradients, and there is none.
+        # Otherwise the GPU's thread would compute gradients, and there is none.
         stack.enter_context(torch.autograd.set_multithreading_enabled(False))
         yield
 
 
-def _format_of_convolution(input: torch.Tensor, weight: torch.Tensor, backend) -> torch.memory_format:
+def _convolution_format(input: torch.Tensor, weight: torch.Tensor, backend) -> torch.memory_format:
     for dimensions, last in ((4, torch.channels_last), (5, torch.channels_last_3d)):
-        for each in (input, weight) if input.dim() == dimensions else ():
-            if each.is_contiguous(memory_format=last) and not each.is_contiguous():
+        for tensor in (input, weight) if input.dim() == dimensions else ():
+            if tensor.is_contiguous(memory_format=last) and not tensor.is_contiguous():
                 return last
     return torch.contiguous_format

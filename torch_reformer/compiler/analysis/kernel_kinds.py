@@ -1,7 +1,6 @@
-"""How long a kernel is expected to take on a GPU: to start, and then what its bytes and its arithmetic add.
-
-How much they add is fitted for each kind of kernel to timings on an H100 (benchmarks/fit_plan_costs.py writes
-costs.json), as multiples of what the data sheet's figures give; so it serves other GPUs, too."""
+"""Kinds of kernels. A kernel's expected time (ir/device_model.py) is that of its start, its bytes and its arithmetic.
+Their coefficients are fitted for each kind to timings on an H100 (benchmarks/fit_plan_costs.py writes ir/costs.json).
+They are multiples of the times that the data sheet's figures give, so they serve other GPUs, too."""
 
 from __future__ import annotations
 
@@ -11,11 +10,11 @@ from ..ir.graph import Call, Casts, Conv, ConvGrads, Operation, Reduce
 
 
 def kind_of(group: FusionGroup | Operation) -> str:
-    """What kernels are alike in their costs: those of this group or call are."""
+    """The kind of the kernel or call that computes this. Kernels of one kind share their coefficients."""
     if isinstance(group, FusionGroup):
         if group.anchor:
             return kind_of(group.anchor)
-        reduces = any(isinstance(each, Reduce) and each not in group.per_row for each in group.members)
+        reduces = any(isinstance(member, Reduce) and member not in group.per_row for member in group.members)
         words = ["stitch", *(["rows"] if group.rows else []), *(["columns"] if reduces else [])]
         return " ".join([*words, *(["transposed"] if group.transposed else [])])
     if isinstance(group, (Conv, ConvGrads)):

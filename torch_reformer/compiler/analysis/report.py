@@ -1,5 +1,4 @@
-"""What a graph's plan does, a kernel or call a line: the bytes that it reads and writes, and how long that should
-take."""
+"""Reports of plans: a line for each kernel or call, with the bytes that it reads and writes and its expected time."""
 
 from __future__ import annotations
 
@@ -22,13 +21,20 @@ _PRODUCTS = (torch.ops.aten.mm, torch.ops.aten.addmm)
 
 @dataclass(frozen=True)
 class Line:
-    """One kernel or call. operations: what it computes, in order; those in brackets are computed by another line, too;
-    of a product of matrices its sizes.
-    cost: the kind by which its time is expected (analysis/kernel_kinds.py).
-    read, written: bytes of the tensors, each once. flops: of an anchor or a call. us: expected; None where no GPU is
-    known. measured_us: on this machine; None where it has not run."""
+    """One kernel or call.
 
-    kind: str  # conv, stitch, or an operator's name
+    Attributes:
+        kind: conv, stitch, or an operator's name.
+        cost: the kind of kernel by which its time is predicted (analysis/kernel_kinds.py).
+        operations: the operations that it computes, in order, those in brackets also by another kernel; or the sizes of
+            a matrix product.
+        read, written: bytes of the tensors, each counted once.
+        flops: those of the anchor or the call.
+        us: expected microseconds; None if no GPU is known.
+        measured_us: microseconds on this machine; None if the plan was not measured.
+    """
+
+    kind: str
     cost: str
     operations: tuple[str, ...]
     read: int
@@ -39,17 +45,22 @@ class Line:
 
     def __str__(self) -> str:
         shown = ", ".join(self.operations) if len(self.operations) < 9 else f"{len(self.operations)} operations"
-        time = "".join("" if each is None else f"{each:8.1f}" for each in (self.us, self.measured_us))
+        time = "".join("" if us is None else f"{us:8.1f}" for us in (self.us, self.measured_us))
         return f"{time}{_megabytes(self.read)}{_megabytes(self.written)}  {self.kind}{shown and ': '}{shown}"
 
 
 @dataclass(frozen=True)
 class Report:
-    """One graph's plan. alone: a line for each of the graph's operations, as if it were a kernel of its own. planned:
-    None where groups are greedy."""
+    """The plan of one graph.
+
+    Attributes:
+        lines: the plan's kernels and calls, in the order of their execution.
+        unfused: a line for each operation of the graph, as if each had its own kernel.
+        planned: the outcome of the integer program; None if the groups are greedy.
+    """
 
     lines: tuple[Line, ...]
-    alone: tuple[Line, ...]
+    unfused: tuple[Line, ...]
     planned: IlpSummary | None = None
 
     @property
@@ -58,7 +69,7 @@ class Report:
 
     @property
     def us(self) -> float | None:
-        """Expected microseconds, one kernel after the other."""
+        """Expected microseconds of all kernels, one after the other."""
         return _sum(line.us for line in self.lines)
 
     @property
@@ -69,18 +80,18 @@ class Report:
         heads = [f"{name:>8}" for name, us in (("us", self.us), ("measured", self.measured_us)) if us is not None]
         head = f"{''.join(heads)}{'MB read':>10}{'written':>10}"
         measured = "" if self.measured_us is None else f"; measured {self.measured_us:.0f} us"
-        total = f"{_total(self.lines)}{measured}; one by one {_total(self.alone)}"
+        total = f"{_total(self.lines)}{measured}; one by one {_total(self.unfused)}"
         planned = [str(self.planned)] if self.planned else []
         return "\n".join([head, *map(str, self.lines), total, *planned])
 
 
 def _sum(times: Iterable[float | None]) -> float | None:
-    found = list(times)
-    return None if None in found else sum(found)
+    times = list(times)
+    return None if None in times else sum(times)
 
 
 def _total(lines: tuple[Line, ...]) -> str:
-    text = f"{len(lines)} kernels and calls move {sum(each.read + each.written for each in lines) / 1e6:.1f} MB"
+    text = f"{len(lines)} kernels and calls move {sum(line.read + line.written for line in lines) / 1e6:.1f} MB"
     us = _sum(line.us for line in lines)
     return text if us is None else f"{text} in {us:.0f} us"
 
@@ -95,11 +106,11 @@ def _name(operation: Operation) -> str:
     return operation.name if isinstance(operation, Map) else operation.text().split("(")[0]
 
 
-def _of_product(operation: Operation) -> tuple[str, ...]:
-    """Lines, elements that are multiplied, and columns, if it is a product of two matrices."""
+def _product_sizes(operation: Operation) -> tuple[str, ...]:
+    """Sizes of a matrix product as a text "rows x depth x columns" without spaces; empty for other operations."""
     if not isinstance(operation, Call) or operation.operator.overloadpacket not in _PRODUCTS:
         return ()
-    *_, first, second = (each for each in operation.args if isinstance(each, View))
+    *_, first, second = (operand for operand in operation.args if isinstance(operand, View))
     return (f"{first.layout.sizes[0]}x{first.layout.sizes[1]}x{second.layout.sizes[1]}",)
 
 
@@ -110,7 +121,13 @@ def report_of(
     planned: IlpSummary | None = None,
     measured: Mapping[int, float] | None = None,
 ) -> Report:
-    """gpu: that times are expected of, as cost.GPUS has it. measured: microseconds of each group."""
+    """Report of a graph's fusion.
+
+    Args:
+        gpu: the GPU whose times are predicted, a key of device_model.GPUS; None predicts none.
+        planned: the outcome of the integer program.
+        measured: microseconds of each fusion group and extern call, by their numbers.
+    """
     order = schedule(fusion)
     bytes_moved = traffic(fusion)
 
@@ -134,15 +151,15 @@ def report_of(
         read, written = bytes_moved[number]
         measured_us = (measured or {}).get(number)
         if (operation := fusion.extern_calls.get(number)) is not None:
-            lines.append(line(_name(operation), _of_product(operation), read, written, operation, measured_us))
+            lines.append(line(_name(operation), _product_sizes(operation), read, written, operation, measured_us))
             continue
         group = fusion.groups[number]
-        names = [f"[{_name(each)}]" for each in group.recomputed] + [_name(each) for each in group.members]
+        names = [f"[{_name(member)}]" for member in group.recomputed] + [_name(member) for member in group.members]
         if written:
             kind = "conv" if group.anchor else "stitch"
             lines.append(line(kind, names, read, written, group, measured_us))
-    alone = [
+    unfused = [
         line(_name(each), (), bytes_of(each.operands), sum(result.bytes for result in each.results), each, None)
         for each in graph.operations
     ]
-    return Report(tuple(lines), tuple(alone), planned)
+    return Report(tuple(lines), tuple(unfused), planned)

@@ -1,1 +1,1 @@
-"""Operators that AOTAutograd takes apart before the compiler sees them."""
+"""Decompositions that AOTAutograd applies before the compiler sees a graph."""

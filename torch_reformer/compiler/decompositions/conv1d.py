@@ -1,5 +1,5 @@
-"""Convolutions of sequences as those of images of one row, which they are: on GPUs there are kernels for these, which
-read channels_last tensors as they lie in memory. (On CPUs PyTorch's own are faster.)"""
+"""Run 1d convolutions as 2d convolutions of images with one row. On GPUs there are kernels for these that read
+channels_last tensors as they are. (On CPUs PyTorch's own 1d convolutions are faster.)"""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ def _forward(input: Tensor, weight: Tensor, bias: Tensor | None, numbers: Number
     return aten.convolution(_images(input), _images(weight), bias, *_of_images(numbers)).squeeze(2)
 
 
-def _backward(grad: Tensor, input: Tensor, weight: Tensor, bias_sizes, numbers: Numbers, wanted):
+def _backward(grad: Tensor, input: Tensor, weight: Tensor, bias_sizes, numbers: Numbers, output_mask):
     if not _supports(input, numbers):
         return NotImplemented
     images = _images(grad), _images(input), _images(weight)
-    *found, of_bias = aten.convolution_backward(*images, bias_sizes, *_of_images(numbers), wanted)
-    return *(None if each is None else each.squeeze(2) for each in found), of_bias
+    *grads, bias_grad = aten.convolution_backward(*images, bias_sizes, *_of_images(numbers), output_mask)
+    return *(None if each is None else each.squeeze(2) for each in grads), bias_grad
 
 
 def _images(tensor: Tensor) -> Tensor:

@@ -1,6 +1,6 @@
-"""Convolutions of images whose many channels are no multiple of 8, in 16-bit types on GPUs. The vendors' fast kernels
-add zeros to such images in a pass of their own, in each call; here the kernel that makes the images writes them among
-zeros (lowering/constant_pad.py), once for all convolutions."""
+"""Pad the channels of 16-bit 2d convolutions on GPUs to a multiple of 8, if they are many. The vendors' fast kernels
+pad such images in a separate pass, in each call. Here the kernel that computes the images writes them among zeros
+(lowering/constant_pad.py), once for all convolutions that read them."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ def _supports(input: Tensor, numbers: Numbers) -> bool:
 
 
 def _with_zeros(tensor: Tensor) -> Tensor:
-    pixels = tensor.permute(0, 2, 3, 1)
-    return aten.constant_pad_nd(pixels, [0, -tensor.shape[1] % _MULTIPLE]).permute(0, 3, 1, 2)
+    channels_inside = tensor.permute(0, 2, 3, 1)
+    return aten.constant_pad_nd(channels_inside, [0, -tensor.shape[1] % _MULTIPLE]).permute(0, 3, 1, 2)
 
 
 def _forward(input: Tensor, weight: Tensor, bias: Tensor | None, numbers: Numbers) -> Tensor:
@@ -40,13 +40,13 @@ def _forward(input: Tensor, weight: Tensor, bias: Tensor | None, numbers: Number
     return aten.convolution(_with_zeros(input), _with_zeros(weight), bias, *numbers)
 
 
-def _backward(grad: Tensor, input: Tensor, weight: Tensor, bias_sizes, numbers: Numbers, wanted):
+def _backward(grad: Tensor, input: Tensor, weight: Tensor, bias_sizes, numbers: Numbers, output_mask):
     if not _supports(input, numbers):
         return NotImplemented
     images = grad, _with_zeros(input), _with_zeros(weight)
-    found = aten.convolution_backward(*images, bias_sizes, *numbers, wanted)
+    *grads, bias_grad = aten.convolution_backward(*images, bias_sizes, *numbers, output_mask)
     channels = input.shape[1]
-    return tuple(None if each is None else each[:, :channels] for each in found[:2]) + (found[2],)
+    return *(None if each is None else each[:, :channels] for each in grads), bias_grad
 
 
 DECOMPOSITIONS = decompositions_of(_forward, _backward)

@@ -1,6 +1,7 @@
-"""Convolutions of images of few channels whose filters lie side by side, as those that cut images into patches, as the
-matrix products that they are. GPUs' kernels of convolutions want eight channels or more, and pad the images to these;
-the patches' copy is written by the kernel that casts the images, if there is one. On CPUs convolutions are faster."""
+"""Run convolutions that cut images of few channels into patches as the matrix products that they are. Their stride is
+the size of the filter. GPU kernels of convolutions expect eight channels or more, and pad the images to that many; the
+copy of the patches costs less if a kernel casts the images anyway, as it then writes the copy. On CPUs convolutions are
+faster."""
 
 from __future__ import annotations
 
@@ -17,7 +18,7 @@ def _supports(input: Tensor, weight: Tensor, numbers: Numbers) -> bool:
         return False
     size = tuple(weight.shape[2:])
     strides, dilations = (
-        tuple(each) * 2 if len(each) == 1 else tuple(each) for each in (numbers.stride, numbers.dilation)
+        tuple(values) * 2 if len(values) == 1 else tuple(values) for values in (numbers.stride, numbers.dilation)
     )
     return (
         not any(numbers.padding)
@@ -35,7 +36,7 @@ def _is_channels_last(tensor: Tensor) -> bool:
 
 
 def _patches(input: Tensor, size) -> Tensor:
-    """``[N * H / h * W / w, h * w * C]``, of a filter's order in channels_last."""
+    """Patches ``[N * H / h * W / w, h * w * C]``, each in the order of a filter in channels_last."""
     n, c, h, w = input.shape
     rows = input.permute(0, 2, 3, 1).reshape(n, h // size[0], size[0], w // size[1], size[1] * c)
     return rows.transpose(2, 3).reshape(n * (h // size[0]) * (w // size[1]), size[0] * size[1] * c)
@@ -46,29 +47,31 @@ def _filters(weight: Tensor) -> Tensor:
 
 
 def product(input: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-    """The convolution with strides of the filter's size."""
+    """Convolution whose stride is the size of the filter."""
     n, _, h, w = input.shape
     size = weight.shape[2:]
     patches, filters = _patches(input, size), _filters(weight).t()
-    found = torch.mm(patches, filters) if bias is None else torch.addmm(bias, patches, filters)
-    return found.view(n, h // size[0], w // size[1], -1).permute(0, 3, 1, 2)
+    result = torch.mm(patches, filters) if bias is None else torch.addmm(bias, patches, filters)
+    return result.view(n, h // size[0], w // size[1], -1).permute(0, 3, 1, 2)
 
 
 def weight_gradient(grad: Tensor, input: Tensor, weight: Tensor) -> Tensor:
+    """Gradient of :func:`product` with respect to its weight."""
     k, c, h, w = weight.shape
-    of_pixels = grad.permute(0, 2, 3, 1).reshape(-1, k)
-    return torch.mm(of_pixels.t(), _patches(input, (h, w))).view(k, h, w, c).permute(0, 3, 1, 2)
+    rows = grad.permute(0, 2, 3, 1).reshape(-1, k)
+    return torch.mm(rows.t(), _patches(input, (h, w))).view(k, h, w, c).permute(0, 3, 1, 2)
 
 
 def _forward(input: Tensor, weight: Tensor, bias: Tensor | None, numbers: Numbers) -> Tensor:
     return product(input, weight, bias) if _supports(input, weight, numbers) else NotImplemented
 
 
-def _backward(grad: Tensor, input: Tensor, weight: Tensor, bias_sizes, numbers: Numbers, wanted):
-    # For the images' own gradient, which a model's first layer does not need, patches would become images again.
-    if wanted[0] or not _supports(input, weight, numbers):
+def _backward(grad: Tensor, input: Tensor, weight: Tensor, bias_sizes, numbers: Numbers, output_mask):
+    # A gradient of the images, which a model's first layer does not need, would have to be put together from patches.
+    if output_mask[0] or not _supports(input, weight, numbers):
         return NotImplemented
-    return None, weight_gradient(grad, input, weight) if wanted[1] else None, grad.sum((0, 2, 3)) if wanted[2] else None
+    weight_grad = weight_gradient(grad, input, weight) if output_mask[1] else None
+    return None, weight_grad, grad.sum((0, 2, 3)) if output_mask[2] else None
 
 
 DECOMPOSITIONS = decompositions_of(_forward, _backward)

@@ -1,4 +1,4 @@
-"""Decompositions of convolutions and their gradients, which have the same many arguments."""
+"""Decompositions of convolutions and their gradients, which share their many arguments."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ aten = torch.ops.aten
 
 
 class Numbers(NamedTuple):
-    """A convolution's arguments that are no tensors, in the operators' order."""
+    """Arguments of a convolution that are no tensors, in the order of PyTorch's operators."""
 
     stride: list[int]
     padding: list[int]
@@ -23,14 +23,19 @@ class Numbers(NamedTuple):
 
 
 def decompositions_of(forward: Callable, backward: Callable) -> dict:
-    """The two, by functions that give what PyTorch's operators give, or NotImplemented: forward(input, weight, bias,
-    numbers), and backward(grad, input, weight, sizes of the bias, numbers, which gradients are wanted)."""
+    """Decompositions of aten.convolution and aten.convolution_backward by two functions.
+
+    Args:
+        forward: called as forward(input, weight, bias, numbers); gives the operator's result, or NotImplemented.
+        backward: called as backward(grad, input, weight, bias_sizes, numbers, output_mask); gives the operator's three
+            gradients, or NotImplemented.
+    """
 
     def convolution(input: Tensor, weight: Tensor, bias: Tensor | None, *numbers):
         return forward(input, weight, bias, Numbers(*numbers))
 
     def gradients(grad: Tensor, input: Tensor, weight: Tensor, bias_sizes: list[int] | None, *rest):
-        *numbers, wanted = rest
-        return backward(grad, input, weight, bias_sizes, Numbers(*numbers), wanted)
+        *numbers, output_mask = rest
+        return backward(grad, input, weight, bias_sizes, Numbers(*numbers), output_mask)
 
     return {aten.convolution.default: convolution, aten.convolution_backward.default: gradients}

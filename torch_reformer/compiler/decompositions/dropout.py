@@ -1,5 +1,5 @@
-"""Dropout by numbers that are computed where they are needed, forward and backward, from a key of 64 bits: only the key
-is saved. PyTorch's generators give the keys, so a seed repeats a run."""
+"""Dropout with random numbers that the forward and the backward each compute from a 64-bit key, so that only the key is
+saved. PyTorch's generators draw the keys, so a seed makes a run repeatable."""
 
 from __future__ import annotations
 
@@ -12,9 +12,10 @@ aten = torch.ops.aten
 
 
 def _numbers(like: Tensor) -> Tensor:
-    """Random ones, of images in the order of memory that an element-wise result of this tensor has. Others have the
-    dimensions' own: what comes next, as a sum with what the dropout's block was given, does as well, and what is in
-    another order is read where it is."""
+    """Random numbers in [0, 1) of a tensor's shape.
+
+    Those of images have the strides of an element-wise result of the tensor. Others are contiguous: that suits what
+    follows as well, such as the sum of a residual block, and tensors with other strides are read in place."""
     key = draw_key(-(2**63), 2**63 - 1, [1], dtype=torch.int64, device=like.device)
     memory_format = torch.preserve_format if like.dim() == 4 else torch.contiguous_format
     return random(key, like.shape, torch.empty_like(like, memory_format=memory_format).stride())

@@ -1,5 +1,6 @@
-"""Group norm by sums over planes, which are all pixels of an image's channel: a program reads the tensor once for them,
-along whatever order its memory has, and once for the result; what is made of a group's planes is small."""
+"""Group norm by sums over channel maps (all spatial positions of one channel of one batch element). A program reads
+the tensor once for these sums, in the order of its memory, and once for the result. Combining the sums of a group's
+channel maps is little work."""
 
 from __future__ import annotations
 
@@ -11,42 +12,44 @@ from .norms import statistics_type
 aten = torch.ops.aten
 
 
-def _supports(input: Tensor, pixels: int) -> bool:
-    return input.dim() > 2 and pixels > 1 and input.numel() > 0
+def _supports(input: Tensor, positions: int) -> bool:
+    return input.dim() > 2 and positions > 1 and input.numel() > 0
 
 
 def _wide(tensor: Tensor) -> Tensor:
     return tensor.to(torch.float64 if tensor.dtype == torch.float64 else torch.float32)
 
 
-def _of_pixels(values: Tensor, of_group: tuple[int, int, int], like: Tensor) -> Tensor:
-    """Numbers of groups ``[N, groups, 1]`` or planes ``[N, groups, K / groups]`` for each pixel of the tensor."""
-    return values.expand(of_group).reshape(*like.shape[:2], *[1] * (like.dim() - 2))
+def _broadcast(values: Tensor, by_group: tuple[int, int, int], like: Tensor) -> Tensor:
+    """Values of groups ``[N, groups, 1]`` or of channel maps ``[N, groups, C / groups]``, with dimensions of size 1 for
+    the spatial ones of `like`."""
+    return values.expand(by_group).reshape(*like.shape[:2], *[1] * (like.dim() - 2))
 
 
 def _forward(
     input: Tensor,
     weight: Tensor | None,
     bias: Tensor | None,
-    images: int,
+    batch: int,
     channels: int,
-    pixels: int,
+    positions: int,
     groups: int,
     eps: float,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    if not _supports(input, pixels):
+    if not _supports(input, positions):
         return NotImplemented
     x = _wide(input)
     variances, means = torch.var_mean(x, [*range(2, x.dim())], correction=0)
-    # Chan, Golub and LeVeque, Updating formulae and a pairwise algorithm, 1979: of planes of one size.
-    of_group = (images, groups, channels // groups)
-    means, variances = means.view(of_group), variances.view(of_group)
+    # Combine statistics of parts of equal size: Chan, Golub and LeVeque, Updating formulae and a pairwise algorithm for
+    # computing sample variances, 1979.
+    by_group = (batch, groups, channels // groups)
+    means, variances = means.view(by_group), variances.view(by_group)
     mean = means.mean(2, keepdim=True)
     variance = (variances + (means - mean).square()).mean(2, keepdim=True)
     rstd = torch.rsqrt(variance + eps)
-    scale = rstd if weight is None else rstd * _wide(weight).view(of_group[1:])
-    shift = -mean * scale if bias is None else _wide(bias).view(of_group[1:]) - mean * scale
-    result = x * _of_pixels(scale, of_group, x) + _of_pixels(shift, of_group, x)
+    scale = rstd if weight is None else rstd * _wide(weight).view(by_group[1:])
+    shift = -mean * scale if bias is None else _wide(bias).view(by_group[1:]) - mean * scale
+    result = x * _broadcast(scale, by_group, x) + _broadcast(shift, by_group, x)
     dtype = statistics_type(input, weight, bias)
     return result.to(input.dtype), mean.squeeze(2).to(dtype), rstd.squeeze(2).to(dtype)
 
@@ -57,33 +60,33 @@ def _backward(
     mean: Tensor,
     rstd: Tensor,
     weight: Tensor | None,
-    images: int,
+    batch: int,
     channels: int,
-    pixels: int,
+    positions: int,
     groups: int,
-    wanted: list[bool],
+    output_mask: list[bool],
 ) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
-    if not _supports(input, pixels):
+    if not _supports(input, positions):
         return NotImplemented
     g, x = _wide(grad), _wide(input)
-    over, of_group = [*range(2, x.dim())], (images, groups, channels // groups)
+    over, by_group = [*range(2, x.dim())], (batch, groups, channels // groups)
     mean, rstd = (_wide(each).unsqueeze(2) for each in (mean, rstd))
-    sums, products = g.sum(over).view(of_group), (g * x).sum(over).view(of_group)
+    sums, products = g.sum(over).view(by_group), (g * x).sum(over).view(by_group)
     grads: list[Tensor | None] = [None, None, None]
-    if wanted[0]:
-        factor = 1.0 if weight is None else _wide(weight).view(of_group[1:])
-        of_sums, of_products = ((each * factor).sum(2, keepdim=True) for each in (sums, products))
-        # What the variance and the mean, which depend on the element too, take away.
-        count = pixels * of_group[2]
-        by_variance = (of_sums * mean - of_products) * rstd * rstd * rstd / count
-        by_mean = -by_variance * mean - of_sums * rstd / count
-        of_g, of_x, rest = (_of_pixels(each, of_group, x) for each in (rstd * factor, by_variance, by_mean))
-        grads[0] = (g * of_g + x * of_x + rest).to(input.dtype)
-    if wanted[1]:
+    if output_mask[0]:
+        factor = 1.0 if weight is None else _wide(weight).view(by_group[1:])
+        group_sums, group_products = ((each * factor).sum(2, keepdim=True) for each in (sums, products))
+        # Gradients through the variance and the mean, which depend on each element, too.
+        count = positions * by_group[2]
+        by_variance = (group_sums * mean - group_products) * rstd * rstd * rstd / count
+        by_mean = -by_variance * mean - group_sums * rstd / count
+        g_factor, x_factor, shift = (_broadcast(each, by_group, x) for each in (rstd * factor, by_variance, by_mean))
+        grads[0] = (g * g_factor + x * x_factor + shift).to(input.dtype)
+    if output_mask[1]:
         grads[1] = (
             ((products - sums * mean) * rstd).sum(0).view(channels).to(input.dtype if weight is None else weight.dtype)
         )
-    if wanted[2]:
+    if output_mask[2]:
         grads[2] = sums.sum(0).view(channels).to(input.dtype if weight is None else weight.dtype)
     return tuple(grads)
 

@@ -1,6 +1,6 @@
-"""The loss of classes by their numbers, as comparisons: an element belongs to its row's class if its column is that
-class. So forward and backward are element-wise operations and sums, which join the softmax before them, and no tensor
-of gradients is filled with zeros first."""
+"""Negative log likelihood of class indices by comparisons: an element belongs to its row's class if its column's index
+is that class. So the forward and the backward are element-wise operations and sums, which fuse with the softmax before
+them, and no gradient is filled with zeros first."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from torch import Tensor
 
 aten = torch.ops.aten
 
-_IGNORED = -0.5  # no class, and no number that a caller may give by mistake
-_MOST_CLASSES = 2**24  # whole numbers that fp32 holds
-_MEAN = 1  # ATen's number for it; 0 is none, 2 the sum
+_IGNORED = -0.5  # neither a class nor a wrong target, as those are integers
+_MOST_CLASSES = 2**24  # fp32 represents all integers up to this one
+_MEAN = 1  # ATen's number for the reduction "mean"; 0 is "none", 2 is "sum"
 
 
 _library = torch.library.Library("reformer", "FRAGMENT")
@@ -21,10 +21,10 @@ _targets_exist = torch.ops.reformer._targets_exist.default
 
 @torch.library.impl(_library, "_targets_exist", "CPU")
 def _targets_exist_on_cpu(wrong: Tensor, target: Tensor, classes: int, ignore_index: int) -> Tensor:
-    """True, or eager's error if so many targets are no classes, which names the first: a graph's assertion has a
-    constant text."""
+    """True, or eager mode's error, which names the first target that is no class. (An assertion in a graph could not:
+    its text is constant.) wrong: the number of such targets."""
     if wrong.item():
-        first = next(each for each in target.tolist() if each != ignore_index and not 0 <= each < classes)
+        first = next(index for index in target.tolist() if index != ignore_index and not 0 <= index < classes)
         raise IndexError(f"Target {first} is out of bounds.")
     return torch.ones((), dtype=torch.bool)
 
@@ -39,7 +39,7 @@ def _supports(scores: Tensor, weight: Tensor | None) -> bool:
 
 
 def _classes(scores: Tensor, target: Tensor, ignore_index: int) -> Tensor:
-    """The number of each row's class, as a float."""
+    """Class index of each row, as a floating-point column ``[N, 1]``; _IGNORED for ignored rows."""
     wide = torch.float64 if scores.dtype == torch.float64 else torch.float32
     return torch.where(target == ignore_index, _IGNORED, target.to(wide)).unsqueeze(1)
 

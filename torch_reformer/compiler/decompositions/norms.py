@@ -1,5 +1,5 @@
-"""Norms of 16-bit tensors: their statistics have the data types that eager mode gives them, and are not rounded for the
-backward. PyTorch's decompositions round what a CPU's norms save to the input's type."""
+"""Statistics of norms of 16-bit tensors: give them the data types that they have in eager mode, and do not round them
+for the backward. PyTorch's decompositions round statistics that norms on CPUs save to the input's type."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ _NORMS = (
 
 
 def statistics_type(input: Tensor, *parameters: Tensor | None) -> torch.dtype:
-    """The input's, unless a parameter has a wider one."""
-    types = {each.dtype for each in parameters if each is not None}
+    """Data type of a norm's saved statistics: the input's, or fp32 if that is 16-bit and a parameter's differs."""
+    types = {parameter.dtype for parameter in parameters if parameter is not None}
     return torch.float32 if input.dtype in _NARROW and types - {input.dtype} else input.dtype
 
 
-def _with_own_statistics(rule: Callable) -> Callable:
-    """A norm's decomposition, for which a narrow input on a CPU is widened."""
+def _with_eager_statistics(rule: Callable) -> Callable:
+    """A norm's decomposition that widens 16-bit inputs on CPUs, and rounds the statistics to eager mode's types."""
 
     def norm(input: Tensor, *args, **kwargs):
         if input.device.type != "cpu" or input.dtype not in _NARROW:
             return rule(input, *args, **kwargs)
-        parameters = [each for each in (*args, *kwargs.values()) if isinstance(each, Tensor)]
+        parameters = [value for value in (*args, *kwargs.values()) if isinstance(value, Tensor)]
         dtype = statistics_type(input, *parameters)
         result, mean, rstd, *others = rule(input.float(), *args, **kwargs)
         return result.to(input.dtype), mean.to(dtype), rstd.to(dtype), *others
@@ -39,18 +39,18 @@ def _with_own_statistics(rule: Callable) -> Callable:
 
 
 def _with_wide_statistics(rule: Callable) -> Callable:
-    """The decomposition of layer norm's backward, which computes with its statistics as they are."""
+    """Layer norm's backward with its 16-bit statistics widened: it computes in their type."""
 
     def backward(grad: Tensor, input: Tensor, sizes, mean: Tensor, rstd: Tensor, *args):
-        mean, rstd = (each.float() if each.dtype in _NARROW else each for each in (mean, rstd))
+        mean, rstd = (value.float() if value.dtype in _NARROW else value for value in (mean, rstd))
         return rule(grad, input, sizes, mean, rstd, *args)
 
     return backward
 
 
 def changed(table: dict) -> dict:
-    """The norms' decompositions of a table, with statistics as here."""
-    changes = dict.fromkeys(_NORMS, _with_own_statistics) | {aten.native_layer_norm_backward: _with_wide_statistics}
+    """Replacements of the norms' decompositions in a table of PyTorch's."""
+    changes = dict.fromkeys(_NORMS, _with_eager_statistics) | {aten.native_layer_norm_backward: _with_wide_statistics}
     operators = {
         op: getattr(op, "overloadpacket", None) for op in table if getattr(op, "_overloadname", "out") != "out"
     }
@@ -58,10 +58,10 @@ def changed(table: dict) -> dict:
 
 
 def keep_statistics_wide(joint: GraphModule) -> None:
-    """Has a norm's backward read its statistics as they were before they were rounded for the user."""
+    """Make a norm's backward read its statistics as they were before they were rounded for the user."""
     for node in joint.graph.find_nodes(op="call_function", target=aten._to_copy.default):
         rounded = _without_detach(node.args[0])
-        if rounded.target is not aten._to_copy.default or not _is_of_norm(rounded):
+        if rounded.target is not aten._to_copy.default or not _is_part_of_norm(rounded):
             continue
         wide = rounded.args[0]
         if wide.meta["val"].dtype == node.meta["val"].dtype:
@@ -69,7 +69,7 @@ def keep_statistics_wide(joint: GraphModule) -> None:
             joint.graph.erase_node(node)
 
 
-def _is_of_norm(node: Node) -> bool:
+def _is_part_of_norm(node: Node) -> bool:
     operator = node.meta.get("original_aten")
     return getattr(operator, "overloadpacket", None) in (*_NORMS, aten.native_group_norm)
 

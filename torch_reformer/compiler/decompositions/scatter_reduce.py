@@ -1,8 +1,8 @@
-"""What is added to rows of a tensor by their numbers, as a graph's nodes add up what adjacent ones give: the numbers
-are sorted, once for all that is added by them, and each row is added up in a fixed order. PyTorch's kernels add by
-atomic operations on GPUs, in an order that changes from run to run, and round each sum.
+"""Scatter-adds of rows by index, as in the message passing of graph neural networks, by sums over segments. The
+indices are sorted, once for all scatter-adds that use them, and each row is summed in a fixed order. On GPUs PyTorch's
+kernels add by atomic operations, in an order that changes from run to run, and round after each addition.
 
-passes/read_messages.py has sums read what was looked up where it is."""
+passes/read_messages.py lets the sums read gathered rows from their table."""
 
 from __future__ import annotations
 
@@ -13,36 +13,40 @@ from ...runtime.dtypes import SUMMED_IN_FP32
 
 aten, reformer = torch.ops.aten, torch.ops.reformer
 
-_FEWEST = 1 << 14  # numbers: fewer are added faster than they are sorted
+_FEWEST = 1 << 14  # indices: adding the rows of fewer takes less time than sorting them
 
 
-def supports(into: Tensor, numbers: Tensor, source: Tensor) -> bool:
+def supports(into: Tensor, indices: Tensor, source: Tensor) -> bool:
     return (
         source.device.type == into.device.type
         and source.device.type in ("cpu", "cuda")
         and source.dtype == into.dtype
         and (source.dtype in SUMMED_IN_FP32 or (source.dtype == torch.float64 and source.device.type == "cpu"))
-        and numbers.dtype in (torch.int64, torch.int32)
-        and numbers.dim() == 1
-        and numbers.numel() >= _FEWEST
+        and indices.dtype in (torch.int64, torch.int32)
+        and indices.dim() == 1
+        and indices.numel() >= _FEWEST
         and source.dim() == into.dim() > 0
         and source.numel() > 0
         and into.numel() > 0
     )
 
 
-def add_rows(into: Tensor, numbers: Tensor, source: Tensor, of: str) -> Tensor:
-    """``into`` with the source's rows added to those of these numbers. of: whose (csrc/operators/segments.h)."""
+def add_rows(into: Tensor, indices: Tensor, source: Tensor, of: str) -> Tensor:
+    """`into` with row i of the source added to its row ``indices[i]``.
+
+    Args:
+        of: the PyTorch operator whose rules for indices hold, such as "index_add" (csrc/operators/segments.h).
+    """
     rows = into.shape[0]
-    order, begins = reformer._sort_rows(reformer._row_numbers(numbers, rows, of), rows)
-    source = source.reshape(len(numbers), -1)
+    order, begins = reformer._sort_rows(reformer._row_numbers(indices, rows, of), rows)
+    source = source.reshape(len(indices), -1)
     return reformer._segment_sum(source, order, begins, into.reshape(rows, -1), None).view(into.shape)
 
 
-def _index_add(into: Tensor, dim: int, numbers: Tensor, source: Tensor, alpha=1) -> Tensor:
-    if not supports(into, numbers, source) or dim % into.dim() or alpha != 1:
+def _index_add(into: Tensor, dim: int, indices: Tensor, source: Tensor, alpha=1) -> Tensor:
+    if not supports(into, indices, source) or dim % into.dim() or alpha != 1:
         return NotImplemented
-    return add_rows(into, numbers, source, "index_add")
+    return add_rows(into, indices, source, "index_add")
 
 
 def _index_put(into: Tensor, indices: list[Tensor | None], source: Tensor, accumulate: bool = False) -> Tensor:
@@ -53,34 +57,34 @@ def _index_put(into: Tensor, indices: list[Tensor | None], source: Tensor, accum
     return add_rows(into, indices[0], source, "index")
 
 
-def _scatter_add(into: Tensor, dim: int, numbers: Tensor, source: Tensor) -> Tensor:
-    if numbers.shape != source.shape or source.shape[1:] != into.shape[1:] or (rows := _of_rows(numbers)) is None:
+def _scatter_add(into: Tensor, dim: int, indices: Tensor, source: Tensor) -> Tensor:
+    if indices.shape != source.shape or source.shape[1:] != into.shape[1:] or (rows := _of_rows(indices)) is None:
         return NotImplemented
     return _index_add(into, dim, rows, source)
 
 
 def _index(tensor: Tensor, indices: list[Tensor | None]) -> Tensor:
-    """As index_select, which kernels read in place (fusion/fuse_gather.py)."""
+    """Indexing of rows as index_select, whose rows kernels read from the table itself (fusion/fuse_gather.py)."""
     if len(indices) != 1 or not supports(tensor, indices[0], tensor) or tensor.dim() != 2:
         return NotImplemented
     return torch.index_select(tensor, 0, reformer._row_numbers(indices[0], len(tensor), "index"))
 
 
-def _gather(tensor: Tensor, dim: int, numbers: Tensor, sparse_grad: bool = False) -> Tensor:
-    if numbers.shape[1:] != tensor.shape[1:] or (rows := _of_rows(numbers)) is None:
+def _gather(tensor: Tensor, dim: int, indices: Tensor, sparse_grad: bool = False) -> Tensor:
+    if indices.shape[1:] != tensor.shape[1:] or (rows := _of_rows(indices)) is None:
         return NotImplemented
     if not supports(tensor, rows, tensor) or tensor.dim() != 2 or dim % 2:
         return NotImplemented
     return torch.index_select(tensor, 0, reformer._row_numbers(rows, len(tensor), "index_add"))
 
 
-def _of_rows(numbers: Tensor) -> Tensor | None:
-    """The number of each row, if all its elements have the same by an expansion."""
-    if numbers.dim() < 2 or numbers.numel() == 0:
+def _of_rows(indices: Tensor) -> Tensor | None:
+    """Index of each row, if the indices of its elements are one number that is expanded; else None."""
+    if indices.dim() < 2 or indices.numel() == 0:
         return None
-    if any(stride for size, stride in zip(numbers.shape[1:], numbers.stride()[1:], strict=True) if size > 1):
+    if any(stride for size, stride in zip(indices.shape[1:], indices.stride()[1:], strict=True) if size > 1):
         return None
-    return numbers.as_strided(numbers.shape[:1], numbers.stride()[:1])
+    return indices.as_strided(indices.shape[:1], indices.stride()[:1])
 
 
 DECOMPOSITIONS = {

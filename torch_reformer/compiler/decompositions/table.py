@@ -1,5 +1,5 @@
-"""What AOTAutograd takes apart before the compiler sees it: PyTorch's core table, with some operators left whole and
-others taken apart besides; and this package's own convolutions as PyTorch's."""
+"""The table of decompositions for AOTAutograd: PyTorch's core table without some operators that stay whole, and with
+further ones; and this package's own convolutions as PyTorch's."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from . import (
 
 aten, reformer = torch.ops.aten, torch.ops.reformer
 
-# Each is a kernel of PyTorch's that reads its operands once, an anchor, or an operation of the compiler's own.
+# Each is computed by a kernel of PyTorch's that reads its operands once, or is an anchor, or has a lowering rule.
 _WHOLE = {
     *(aten.nll_loss_forward, aten.nll_loss_backward, aten.nll_loss2d_forward, aten.nll_loss2d_backward),
     *(aten.index_add, aten._unsafe_index, aten._unsafe_index_put),
@@ -38,7 +38,7 @@ _BROKEN_UP = (
     *(aten.native_batch_norm, aten._native_batch_norm_legit, aten._native_batch_norm_legit_functional),
     *(aten._native_batch_norm_legit_no_training, aten._batch_norm_with_update_functional, aten.batch_norm_backward),
     *(aten.miopen_batch_norm, aten.leaky_relu, aten.elu, aten.hardtanh),
-    # Rows: reductions that the rest of the row's values need.
+    # Operations on rows, in which element-wise operations read a reduction of their row.
     *(aten.native_layer_norm, aten.native_layer_norm_backward, aten._fused_rms_norm, aten._fused_rms_norm_backward),
     aten.linalg_vector_norm,
     *(aten._softmax, aten._softmax_backward_data, aten._log_softmax, aten._log_softmax_backward_data),
@@ -46,6 +46,7 @@ _BROKEN_UP = (
 
 
 def decompositions() -> dict:
+    """The table, operators to functions. A function that gives NotImplemented leaves its operator whole."""
     table = dict(core_aten_decompositions()) | get_decompositions(list(_BROKEN_UP))
     table = {op: rule for op, rule in table.items() if getattr(op, "overloadpacket", op) not in _WHOLE}
     own: dict = norms.changed(table)
@@ -66,15 +67,15 @@ def decompositions() -> dict:
 
 def _first_of(one: Callable, other: Callable) -> Callable:
     def rule(*args, **kwargs):
-        found = one(*args, **kwargs)
-        return other(*args, **kwargs) if found is NotImplemented else found
+        result = one(*args, **kwargs)
+        return other(*args, **kwargs) if result is NotImplemented else result
 
     return rule
 
 
 class ConvolutionsOfPyTorch(TorchFunctionMode):
-    """What is traced in it has PyTorch's convolution where it calls this package's operator (modules that convert()
-    swapped): so one plan comes of both, as autograd then asks for both gradients at once."""
+    """Trace this package's convolution operator, which modules swapped by convert() call, as PyTorch's convolution. So
+    both give the same plan: autograd asks PyTorch's convolution for both gradients at once."""
 
     def __torch_function__(self, function, types, args=(), kwargs=None):
         function = torch.conv2d if function is reformer.conv2d.default else function
@@ -82,7 +83,7 @@ class ConvolutionsOfPyTorch(TorchFunctionMode):
 
 
 def _input_grad(input_size, weight, grad_output, stride=(1, 1), padding=(0, 0), dilation=(1, 1), groups=1) -> Tensor:
-    like = grad_output.new_empty(()).expand(input_size)  # of the input only the size is needed
+    like = grad_output.new_empty(()).expand(input_size)  # only the size of the input is needed
     rest = None, stride, padding, dilation, False, (0, 0), groups, [True, False, False]
     return aten.convolution_backward(grad_output, like, weight, *rest)[0]
 

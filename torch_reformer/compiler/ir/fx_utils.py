@@ -53,6 +53,11 @@ def is_view(node: Node) -> bool:
     return getattr(node.target, "is_view", False)
 
 
+def shares_memory(node: Node) -> bool:
+    """True for a view, and for _unsafe_view, whose schema does not say that its result is one."""
+    return is_view(node) or node.target is aten._unsafe_view.default
+
+
 def real_number(value):
     """The value if it is a real number, else None."""
     return value if isinstance(value, (int, float, bool)) else None
@@ -83,8 +88,9 @@ def size_of(node: Node) -> int:
 
 
 def bytes_of(node: Node) -> int:
-    """Bytes of a node's tensor; 0 if its sizes are symbols."""
-    return size_of(node) * node.meta["val"].dtype.itemsize
+    """Bytes of a tensor whose sizes are known; else 0."""
+    size = size_of(node)
+    return size * node.meta["val"].dtype.itemsize if size else 0
 
 
 def is_static(module: GraphModule) -> bool:

@@ -1,5 +1,5 @@
-"""Max pooling of training steps on GPUs by kernels that store for each result a byte, the place of the maximum in its
-window: PyTorch's store its index among the image's elements in 64 bits."""
+"""Replace max pooling in training steps on GPUs by kernels that store one byte for each result: the position of the
+maximum in its window. PyTorch's kernels store its 64-bit index in the channel map."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ...runtime.dtypes import SUMMED_IN_FP32
 
 aten, reformer = torch.ops.aten, torch.ops.reformer
 
-_MOST_PLACES = 255  # of a window
+_MOST_PLACES = 255  # positions in a window
 _DEVICES = ("cuda",)  # on CPUs PyTorch's kernels stay
 _GEOMETRY = "kernel_size", "stride", "padding", "dilation"
 _FORWARD = aten.max_pool2d_with_indices.default
@@ -22,22 +22,22 @@ _BACKWARD = aten.max_pool2d_with_indices_backward.default
 
 
 def replace_max_pool_indices(joint: GraphModule) -> None:
-    """Changes those whose indices nothing but their own backwards reads."""
+    """Replace the max poolings whose indices are read by their own backwards only."""
     for node in joint.graph.find_nodes(op="call_function", target=_FORWARD):
-        given = _arguments(node)
+        arguments = _arguments(node)
         backwards = [user for part in node.users if part.args[1] == 1 for user in part.users]
-        if _supports(node, given) and all(_is_backward(each, given) for each in backwards):
-            _replace(joint, node, given, backwards)
+        if _supports(node, arguments) and all(_is_backward(user, arguments) for user in backwards):
+            _replace(joint, node, arguments, backwards)
     joint.recompile()
 
 
 def _arguments(node: Node) -> dict:
-    """All of them, by name; those of a window's rows and columns as pairs."""
+    """All arguments of a max pooling or its backward by name; those of the window as pairs (rows, columns)."""
     schema = node.target._schema.arguments
-    given = dict(zip((each.name for each in schema), node.args, strict=False)) | node.kwargs
-    given = {each.name: given.get(each.name, each.default_value) for each in schema}
-    given["stride"] = given["stride"] or given["kernel_size"]
-    return {name: _pair(value) if name in _GEOMETRY else value for name, value in given.items()}
+    passed = dict(zip((argument.name for argument in schema), node.args, strict=False)) | node.kwargs
+    values = {argument.name: passed.get(argument.name, argument.default_value) for argument in schema}
+    values["stride"] = values["stride"] or values["kernel_size"]
+    return {name: _pair(value) if name in _GEOMETRY else value for name, value in values.items()}
 
 
 def _pair(values) -> tuple[int, int]:
@@ -45,47 +45,47 @@ def _pair(values) -> tuple[int, int]:
     return values * 2 if len(values) == 1 else values
 
 
-def _supports(node: Node, given: dict) -> bool:
-    images, result = given["self"].meta["val"], node.meta["val"][0]
+def _supports(node: Node, arguments: dict) -> bool:
+    images, result = arguments["self"].meta["val"], node.meta["val"][0]
     if images.device.type not in _DEVICES or images.dtype not in SUMMED_IN_FP32 or images.dim() != 4:
         return False
-    if not all(isinstance(each, int) for each in images.shape) or images.numel() == 0:
+    if not all(isinstance(size, int) for size in images.shape) or images.numel() == 0:
         return False
-    if math.prod(given["kernel_size"]) > _MOST_PLACES:
+    if math.prod(arguments["kernel_size"]) > _MOST_PLACES:
         return False
-    # The results' order of memory tells the backward that of the images.
+    # The backward infers the memory format of the images from that of the results.
     return fake.result_is_channels_last(images, images) == fake.result_is_channels_last(result, result)
 
 
 def _is_backward(node: Node, forward: dict) -> bool:
     if node.target is not _BACKWARD:
         return False
-    given = _arguments(node)
-    return all(given[name] == forward[name] for name in ("self", *_GEOMETRY))
+    arguments = _arguments(node)
+    return all(arguments[name] == forward[name] for name in ("self", *_GEOMETRY))
 
 
-def _replace(joint: GraphModule, node: Node, given: dict, backwards: list[Node]) -> None:
-    geometry = [given[name] for name in _GEOMETRY]
+def _replace(joint: GraphModule, node: Node, arguments: dict, backwards: list[Node]) -> None:
+    geometry = [arguments[name] for name in _GEOMETRY]
     with joint.graph.inserting_before(node):
-        args = given["self"], *geometry, given["ceil_mode"]
+        args = arguments["self"], *geometry, arguments["ceil_mode"]
         pool = _call(joint, node, reformer._max_pool2d.default, args)
         parts = [_call(joint, node, operator.getitem, (pool, i)) for i in range(2)]
-    size = tuple(given["self"].meta["val"].shape[2:])
-    for each in backwards:
-        with joint.graph.inserting_before(each):
-            args = each.args[0], parts[1], size, *geometry
-            each.replace_all_uses_with(_call(joint, each, reformer._max_pool2d_grad.default, args))
-            joint.graph.erase_node(each)
-    for each in list(node.users):
-        each.replace_all_uses_with(parts[each.args[1]])
-        joint.graph.erase_node(each)
+    size = tuple(arguments["self"].meta["val"].shape[2:])
+    for backward in backwards:
+        with joint.graph.inserting_before(backward):
+            args = backward.args[0], parts[1], size, *geometry
+            backward.replace_all_uses_with(_call(joint, backward, reformer._max_pool2d_grad.default, args))
+            joint.graph.erase_node(backward)
+    for part in list(node.users):
+        part.replace_all_uses_with(parts[part.args[1]])
+        joint.graph.erase_node(part)
     joint.graph.erase_node(node)
 
 
 def _call(joint: GraphModule, old: Node, target, args: tuple) -> Node:
-    """A node in the place of this one, with its fake result."""
+    """A new node with its fake result, and the old node's other metadata."""
     node = joint.graph.call_function(target, args)
     with torch.no_grad():
-        value = target(*torch.fx.map_arg(args, lambda each: each.meta["val"]))
+        value = target(*torch.fx.map_arg(args, lambda arg: arg.meta["val"]))
     node.meta = {**old.meta, "val": value}
     return node

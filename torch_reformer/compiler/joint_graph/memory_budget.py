@@ -1,15 +1,17 @@
-"""A share of what a forward saves for its backward, by PyTorch's partition: it takes a budget
-(torch._functorch.config.activation_memory_budget), but estimates what it saves then, and how long it takes to compute
-that again by multiplications alone. Here the one is counted, and the other has bytes in it."""
+"""Limit what a forward saves for its backward to a share of what it would save otherwise.
+
+PyTorch's partition takes such a budget (torch._functorch.config.activation_memory_budget), but it only estimates what
+it saves under the budget, and it estimates the time of a recomputation by its multiplications alone. Here the saved
+bytes are counted, and the estimate includes the bytes that a recomputation moves."""
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import operator
-from unittest import mock
+from collections.abc import Iterable, Iterator
 
 import torch
-from torch import Tensor
 from torch._functorch import compile_utils, partitioners
 from torch._functorch import config as functorch_config
 from torch._functorch.partitioners import min_cut_rematerialization_partition
@@ -18,23 +20,25 @@ from torch.fx.experimental.proxy_tensor import is_sym_node
 from torch.utils.checkpoint import CheckpointPolicy
 
 from ..ir.device_model import flops_of_operator, kind_of_operator, predicted_us
+from ..ir.fx_utils import base_of, bytes_of
 from .save_random import is_random
 
 _TRIES = 4
 
 
 class _Estimator(getattr(partitioners, "CustomRuntimeEstimator", object)):
-    """How long an operation takes, on one GPU of all that there are, so that every process saves the same."""
+    """Expected time of an operation on one GPU, the same one on every machine, so that all processes save the same
+    tensors."""
 
     def __call__(self, node: Node) -> float:
-        def value(each):
-            return each.meta["val"] if isinstance(each, Node) else each
+        def value(argument):
+            return argument.meta["val"] if isinstance(argument, Node) else argument
 
         count = flops_of_operator(node.target)
         args, kwargs = torch.fx.map_arg((node.args, node.kwargs), value)
         flops = count(*args, **kwargs, out_val=node.meta["val"]) if count else 0
         return predicted_us(
-            "sm_90", kind_of_operator(node.target), sum(map(_bytes, (node, *node.all_input_nodes))), flops
+            "sm_90", kind_of_operator(node.target), sum(map(bytes_of, (node, *node.all_input_nodes))), flops
         )
 
     def uuid(self) -> str:
@@ -42,7 +46,7 @@ class _Estimator(getattr(partitioners, "CustomRuntimeEstimator", object)):
 
 
 def partition_within_budget(joint: GraphModule, inputs, **options) -> tuple[GraphModule, GraphModule]:
-    """PyTorch's partition, with a smaller budget where it saves more than that allows."""
+    """PyTorch's partition, repeated with smaller budgets while it saves more than the budget allows."""
     budget = functorch_config.activation_memory_budget
     if budget == 1:
         return _min_cut(joint, inputs, **options)
@@ -51,33 +55,35 @@ def partition_within_budget(joint: GraphModule, inputs, **options) -> tuple[Grap
 
     for node in joint.graph.nodes:
         if node.op == "call_function":
-            node.meta.setdefault("val", ())  # torch 2.11 asks what has no result, such as an assertion, for its size
-    own = {"activation_memory_budget_runtime_estimator": _Estimator()}
+            # torch 2.11 asks for the size of nodes without a result, too, such as an assertion.
+            node.meta.setdefault("val", ())
+    estimator = {"activation_memory_budget_runtime_estimator": _Estimator()}
 
     def at(budget: float) -> tuple[int, tuple[GraphModule, GraphModule]]:
-        with functorch_config.patch(own | {"activation_memory_budget": budget}):
-            found = _min_cut(_copy(joint), inputs, **options)
-        saved = _saved(found[0], options["num_fwd_outputs"])
-        if any(isinstance(each.meta.get("val"), (list, tuple)) for each in saved):
-            # PyTorch saves whole what only its mark keeps from being computed again, be it several results.
-            found = _least(_copy(joint), inputs, **options)
-        return saved_bytes(found[0], options["num_fwd_outputs"]), found
+        with functorch_config.patch(estimator | {"activation_memory_budget": budget}):
+            parts = _min_cut(_copy(joint), inputs, **options)
+        saved = _saved(parts[0], options["num_fwd_outputs"])
+        if any(isinstance(node.meta.get("val"), (list, tuple)) for node in saved):
+            # PyTorch saves the whole result of a node that only a mark keeps from being recomputed, even if that is a
+            # tuple of results.
+            parts = _least(_copy(joint), inputs, **options)
+        return saved_bytes(parts[0], options["num_fwd_outputs"]), parts
 
     allowed = budget * at(1.0)[0]
-    best, found = at(budget)
+    least, best = at(budget)
     for _ in range(_TRIES):
-        if best <= allowed:
+        if least <= allowed:
             break
-        budget *= allowed / best
-        saved, other = at(budget)
-        if saved < best:
-            best, found = saved, other
-    return found
+        budget *= allowed / least
+        saved, parts = at(budget)
+        if saved < least:
+            least, best = saved, parts
+    return best
 
 
 def _least(joint: GraphModule, inputs, **options) -> tuple[GraphModule, GraphModule]:
-    """A partition that saves the inputs, and of the rest what is marked so: PyTorch's own for a budget of 0 asks for no
-    marks."""
+    """A partition that saves the inputs and what is marked MUST_SAVE. PyTorch's own partition for a budget of 0 ignores
+    these marks."""
     for node in joint.graph.nodes:
         if node.op == "call_function" and node.target is not operator.getitem and not is_sym_node(node):
             node.meta.setdefault("recompute", CheckpointPolicy.MUST_RECOMPUTE)
@@ -86,10 +92,24 @@ def _least(joint: GraphModule, inputs, **options) -> tuple[GraphModule, GraphMod
 
 
 def _min_cut(joint: GraphModule, inputs, **options) -> tuple[GraphModule, GraphModule]:
-    """PyTorch's partition, which takes equal operations for one, but those that draw random numbers: all of them."""
-    drawing = [compile_utils.get_aten_target(node) for node in joint.graph.nodes if is_random(node)]
-    with mock.patch.object(compile_utils, "rand_ops", [*compile_utils.rand_ops, *drawing]):
+    """PyTorch's partition, in which two equal random operations stay two."""
+    random = [compile_utils.get_aten_target(node) for node in joint.graph.nodes if is_random(node)]
+    with _never_merged(random):
         return min_cut_rematerialization_partition(joint, inputs, **options)
+
+
+@contextlib.contextmanager
+def _never_merged(operators: Iterable) -> Iterator[None]:
+    """Keep PyTorch's common-subexpression elimination from merging calls of these operators.
+
+    The partition begins with that elimination (compile_utils.fx_graph_cse). It spares the operators of a list in its
+    module, which lacks some random ones, and takes no option to name more."""
+    known = compile_utils.rand_ops
+    compile_utils.rand_ops = [*known, *operators]
+    try:
+        yield
+    finally:
+        compile_utils.rand_ops = known
 
 
 def _copy(joint: GraphModule) -> GraphModule:
@@ -98,26 +118,15 @@ def _copy(joint: GraphModule) -> GraphModule:
 
 def _saved(forward: GraphModule, outputs: int) -> list[Node]:
     (output,) = forward.graph.find_nodes(op="output")
-    return [each for each in output.args[0][outputs:] if isinstance(each, Node)]
+    return [saved for saved in output.args[0][outputs:] if isinstance(saved, Node)]
 
 
 def saved_bytes(forward: GraphModule, outputs: int) -> int:
-    """Bytes that stay in memory for what a forward saves, besides what it is given: views of parameters, as transposed
-    weights, take none, and views of one tensor take it once. outputs: how many results it has."""
+    """Bytes of the memory that a forward's saved tensors keep alive, besides its inputs. Views of parameters, such as
+    transposed weights, count as nothing, and views of one tensor count once.
+
+    Args:
+        outputs: the number of the forward's own results, before the saved tensors.
+    """
     saved = dict.fromkeys(map(base_of, _saved(forward, outputs)))
-    return sum(_bytes(each) for each in saved if each.op != "placeholder")
-
-
-def base_of(node: Node) -> Node:
-    """What has the memory of a node's result."""
-    while getattr(node.target, "is_view", False):
-        node = node.args[0]
-    return node
-
-
-def _bytes(node: Node) -> int:
-    """A tensor's, if its sizes are known."""
-    value = node.meta.get("val")
-    if not isinstance(value, Tensor) or not all(isinstance(each, int) for each in value.shape):
-        return 0
-    return value.numel() * value.itemsize
+    return sum(bytes_of(node) for node in saved if node.op != "placeholder")

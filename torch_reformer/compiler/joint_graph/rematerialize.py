@@ -1,6 +1,6 @@
-"""What a backward's element-wise operations and sums need of the forward, where it follows from one tensor that they
-read anyway: that is computed again there, and neither saved nor read besides. Batch norm and ReLU have such a mask: the
-norm's gradient needs the norm's input, and the mask follows from that, too."""
+"""Rematerialise forward values in the backward from a tensor that it reads anyway, so that they are neither saved nor
+read. The mask of a ReLU behind a batch norm is one: the norm's gradient needs the norm's input, and the mask follows
+from that input, too."""
 
 from __future__ import annotations
 
@@ -13,34 +13,34 @@ from ..ir.kernel_limits import SMALL
 
 aten = torch.ops.aten
 
-_MOST = 16  # operations of a value that is computed again
-_FEW = 16  # elements of a value for each of an operand that is small beside it
+_MOST = 16  # operations of a value that is recomputed
+_FEW = 16  # an operand counts as small if the value has at least so many times its elements
 
 
 def rematerialize(joint: GraphModule) -> None:
-    """Marks what is computed again, for AOTAutograd's partition."""
-    of_source: dict[Node, dict[Node, set[Node]]] = {}  # a tensor -> what follows from it alone, and by which operations
+    """Mark for AOTAutograd's partition which operations the backward recomputes."""
+    by_source: dict[Node, dict[Node, set[Node]]] = {}  # a tensor -> values that follow from it alone -> operations
     for need in _needs(joint):
         chain = _chain(_before_relu(need))
         if chain is not None:
             source, operations = chain
-            of_source.setdefault(source, {})[need] = operations
-    for source, needs in of_source.items():
+            by_source.setdefault(source, {})[need] = operations
+    for source, needs in by_source.items():
         others = [need for need in needs if _before_relu(need) is need]
         if len(needs) < 2 or not others or max(map(bytes_of, others)) < bytes_of(source):
             continue
         for need, operations in needs.items():
-            if (same := _before_relu(need)) is not need:
-                need.args = (same, *need.args[1:])
+            if (input := _before_relu(need)) is not need:
+                need.args = (input, *need.args[1:])
                 operations = operations | {need}
-            for each in operations:
-                each.meta.setdefault("recompute", CheckpointPolicy.MUST_RECOMPUTE)
+            for operation in operations:
+                operation.meta.setdefault("recompute", CheckpointPolicy.MUST_RECOMPUTE)
 
 
 def _needs(joint: GraphModule) -> list[Node]:
-    """Large values of the forward that element-wise operations and sums of the backward read."""
+    """Large forward values that element-wise operations and sums of the backward read."""
     backward: set[Node] = set()
-    found: dict[Node, None] = {}
+    needs: dict[Node, None] = {}
     for node in joint.graph.nodes:
         if node.op == "placeholder":
             if "tangents" in str(node.target):
@@ -49,23 +49,23 @@ def _needs(joint: GraphModule) -> list[Node]:
             backward.add(node)
             if is_element_wise(node) or node.target in SUMS:
                 size = max(map(size_of, node.all_input_nodes))
-                found |= {each: None for each in node.all_input_nodes if size_of(each) == size > SMALL}
-    return [each for each in found if each not in backward]
+                needs |= {operand: None for operand in node.all_input_nodes if size_of(operand) == size > SMALL}
+    return [need for need in needs if need not in backward]
 
 
 def _before_relu(need: Node) -> Node:
-    """What may be compared in the place of a ReLU's result with zero; the need itself if it is nothing like that."""
+    """The ReLU's input if the need is a comparison `relu(input) <= 0`, which equals `input <= 0`; else the need."""
     if need.target is not aten.le.Scalar or need.args[1] != 0:
         return need
-    of = need.args[0]
-    while of.target is aten.alias.default:
-        of = of.args[0]
-    return of.args[0] if of.target is aten.relu.default else need
+    compared = need.args[0]
+    while compared.target is aten.alias.default:
+        compared = compared.args[0]
+    return compared.args[0] if compared.target is aten.relu.default else need
 
 
 def _chain(need: Node) -> tuple[Node, set[Node]] | None:
-    """The one large tensor from which a value follows by element-wise operations, and these. None if there are several,
-    or something else has to be said of them (checkpoints)."""
+    """The one large tensor from which a value follows by element-wise operations, and these operations. None if there
+    are several such tensors, or an operation is marked already (by a checkpoint)."""
     sources, operations, todo = set(), set(), [need]
     while todo:
         node = todo.pop()

@@ -1,4 +1,4 @@
-"""Save what generators draw in the forward, so that the backward sees the same numbers."""
+"""Save random numbers of the forward, so that the backward sees the same numbers."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from .mutated_inputs import must_save
 
 
 def save_random(joint: GraphModule) -> None:
-    """Tells AOTAutograd's partition to save what generators draw, whatever else it has computed again: keys, too, from
-    which dropout's numbers are computed again."""
+    """Mark for AOTAutograd's partition that results of generators are saved, whatever else it recomputes. Dropout's
+    numbers are recomputed from their keys, which are saved."""
     for node in joint.graph.nodes:
         if node.target is random:
             node.meta["recompute"] = CheckpointPolicy.MUST_RECOMPUTE
@@ -23,10 +23,9 @@ def save_random(joint: GraphModule) -> None:
 
 
 def is_random(node: Node) -> bool:
-    """True for an operator that draws from a generator. Attention does only for its dropout."""
+    """True for an operator that draws from a generator. Attention draws for its dropout only."""
     if torch.Tag.nondeterministic_seeded not in getattr(node.target, "tags", ()):
         return False
-    arguments = node.target._schema.arguments
-    given = {each.name: each.default_value for each in arguments}
-    given |= dict(zip(given, node.args, strict=False)) | node.kwargs
-    return given.get("dropout_p") != 0
+    values = {argument.name: argument.default_value for argument in node.target._schema.arguments}
+    values |= dict(zip(values, node.args, strict=False)) | node.kwargs
+    return values.get("dropout_p") != 0

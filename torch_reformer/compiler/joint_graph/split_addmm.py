@@ -1,6 +1,6 @@
-"""Biases of matrix products that only element-wise operations read, and that the backward needs, too: programs add
-them, which costs nothing there, while the vendor's products with a bias take longer than those without
-(performance-notes.md). What is saved for the backward is the product itself."""
+"""Split matrix products with a bias whose results are read by programs only, some of them in the backward. Programs add
+the bias at no cost, while the vendors' products with a bias take longer than those without (performance-notes.md). The
+forward saves the product without its bias for the backward."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ _SHALLOW = 384  # in deeper products the result's bytes, and the bias, hardly co
 
 
 def split_addmm(joint: GraphModule) -> None:
-    """Takes such products apart, for AOTAutograd's partition."""
+    """Split each such product into `mm` and `add`, the latter of which AOTAutograd's partition recomputes."""
     for node in joint.graph.find_nodes(op="call_function", target=aten.addmm.default):
-        if not _is_known(node) or node.kwargs or not _is_read_by_programs(node):
+        if not _supports(node) or node.kwargs or not _is_read_by_programs(node):
             continue
         bias, *matrices = node.args
         with joint.graph.inserting_before(node):
@@ -33,7 +33,7 @@ def split_addmm(joint: GraphModule) -> None:
         joint.graph.erase_node(node)
 
 
-def _is_known(node: Node) -> bool:
+def _supports(node: Node) -> bool:
     value, bias = node.meta["val"], node.args[0].meta["val"]
     if value.device.type != "cuda" or value.dtype not in NARROW or bias.dim() != 1:
         return False
@@ -45,7 +45,7 @@ def _is_read_by_programs(node: Node) -> bool:
     def reads(user: Node) -> bool:
         if user.target in VIEWS:
             return _is_read_by_programs(user)
-        # A copy has another order, and is read by calls.
+        # A copy has other strides, and extern calls read it.
         return user.target in SUMS or (is_element_wise(user) and user.target is not aten.clone.default)
 
     return all(map(reads, node.users))

@@ -1,1 +1,1 @@
-"""Compiled graphs: their plans, as AOTAutograd calls them."""
+"""Run compiled graphs: plans, as AOTAutograd calls them."""

@@ -1,8 +1,9 @@
-"""What runs a graph, as PyTorch's cache of compiled graphs (AOTAutogradCache) keeps it: a later process that compiles
-the same graph has its plans after Dynamo, without AOTAutograd and without planning. The cache is PyTorch's: in
-``TORCHINDUCTOR_CACHE_DIR``, written atomically, and off where ``TORCHINDUCTOR_AUTOGRAD_CACHE`` is 0. Its keys do not
-have the code of operators and functions that come with neither PyTorch nor this package: graphs with such are compiled
-anew in each process."""
+"""Compiled graphs in PyTorch's cache (AOTAutogradCache): a later process that compiles the same graph gets its plans
+right after Dynamo, without AOTAutograd and without planning.
+
+The cache is in ``TORCHINDUCTOR_CACHE_DIR``, is written atomically, and is off if ``TORCHINDUCTOR_AUTOGRAD_CACHE`` is 0.
+Its keys do not contain the code of operators and functions that come with neither PyTorch nor this package: graphs that
+call such code are compiled anew in each process."""
 
 from __future__ import annotations
 
@@ -24,7 +25,7 @@ from torch.fx import GraphModule, Node
 from ..analysis.report import Report
 from ..fusion.ilp import milp
 
-# Operators of these come with PyTorch, whose version is part of the cache's keys, or with this package.
+# Operators in these namespaces come with PyTorch, whose version is part of the cache's keys, or with this package.
 NAMESPACES = {"aten", "prim", "prims", "rngprims", "quantized", "quantized_decomposed", "mkldnn", "profiler"}
 NAMESPACES |= {"c10d", "c10d_functional", "_c10d_functional", "_dtensor", "inductor", "reformer"}
 PACKAGE = Path(__file__).parents[2]
@@ -32,10 +33,10 @@ _reports: ContextVar[Callable[[Report], Any] | None] = ContextVar("reports", def
 
 
 class Compiled(OutputCode):
-    """What runs a graph: it takes a list, which it empties. The cache keeps what pickle does."""
+    """Base of what AOTAutograd calls to run a graph: takes a list of arguments and empties it. The cache pickles it."""
 
     def __init__(self):
-        self._boxed_call = True  # says so to AOTAutograd
+        self._boxed_call = True  # tells AOTAutograd that arguments come in a list
 
     def prepare_for_serialization(self) -> None:
         pass
@@ -47,11 +48,11 @@ class Compiled(OutputCode):
         self.is_loaded()
 
     def is_loaded(self) -> None:
-        """Called where the cache had it."""
+        """Called once it is loaded from the cache."""
 
 
 class Uncached(Compiled):
-    """A function that the cache does not keep."""
+    """A function that runs a graph, and that the cache does not keep."""
 
     def __init__(self, run: Callable[[list], list]):
         super().__init__()
@@ -66,27 +67,27 @@ class Uncached(Compiled):
 
 @functools.cache
 def _package() -> str:
-    """Another one for each state of the package."""
-    files = sorted(each for each in PACKAGE.rglob("*") if each.suffix in (".py", ".so", ".json"))
-    states = [(str(each.relative_to(PACKAGE)), each.stat().st_mtime_ns, each.stat().st_size) for each in files]
+    """Hash of the package's state: its code, and the tables by which plans are chosen."""
+    files = sorted(path for path in PACKAGE.rglob("*") if path.suffix in (".py", ".so", ".json"))
+    states = [(str(path.relative_to(PACKAGE)), path.stat().st_mtime_ns, path.stat().st_size) for path in files]
     return hashlib.sha256(repr(states).encode()).hexdigest()
 
 
-_package()  # of the code that is loaded
+_package()  # now, while the files are the code that is loaded
 
 
-def _kernels_of_attention() -> list[bool]:
-    """Which of PyTorch's may be taken: its own key has not this."""
+def _attention_kernels() -> list[bool]:
+    """For each of PyTorch's attention kernels, whether it is enabled. PyTorch's own cache key lacks this."""
     cuda = torch.backends.cuda
     kinds = cuda.flash_sdp_enabled, cuda.mem_efficient_sdp_enabled, cuda.math_sdp_enabled, cuda.cudnn_sdp_enabled
-    return [each() for each in kinds]
+    return [is_enabled() for is_enabled in kinds]
 
 
 def has_foreign_code(module: GraphModule) -> bool:
-    """True if a graph of Dynamo's, or one within it (of a checkpoint, say), calls what the cache's key knows by name
-    only: it might have had another gradient when the cache was filled. PyTorch asks this of functions in the outer
-    graph, and of no operators."""
-    graphs = [each.graph for each in module.modules() if isinstance(each, GraphModule)]
+    """True if a graph of Dynamo's, or one inside it (a checkpoint's, say), calls code of which the cache's key has only
+    the name. It might have had another gradient when the cache was filled. PyTorch checks only functions, and only
+    those of the outer graph."""
+    graphs = [inner.graph for inner in module.modules() if isinstance(inner, GraphModule)]
     nodes = [node for graph in graphs for node in graph.nodes]
     try:
         for node in nodes:
@@ -106,8 +107,9 @@ def _is_foreign_operator(node: Node) -> bool:
 
 @contextmanager
 def cached_by(module: GraphModule, mode: str | None, report: Callable[[Report], Any] | None) -> Iterator[None]:
-    """Where a graph of Dynamo's is compiled: the cache's key has the state of the package and these options."""
-    key = f"{_package()} {mode} {report is not None} {milp.name()} {_kernels_of_attention()}"
+    """Context in which a graph of Dynamo's is compiled: adds the package's state and these options to the cache's
+    key."""
+    key = f"{_package()} {mode} {report is not None} {milp.name()} {_attention_kernels()}"
     keys = inductor_config.unsafe_marked_cacheable_functions | {"torch_reformer": key}
     is_cached = functorch_config.enable_autograd_cache and not has_foreign_code(module)
     token = _reports.set(report)
@@ -122,5 +124,5 @@ def cached_by(module: GraphModule, mode: str | None, report: Callable[[Report], 
 
 
 def reporting() -> Callable[[Report], Any] | None:
-    """That function, for a graph that the cache had."""
+    """The function that gets reports while a graph is compiled, for graphs that are loaded from the cache."""
     return _reports.get()

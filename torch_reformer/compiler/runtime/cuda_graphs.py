@@ -1,4 +1,4 @@
-"""CUDA graphs of what runs a compiled graph, by PyTorch's own (cudagraph trees): ``mode="reduce-overhead"``."""
+"""Record compiled graphs as CUDA graphs, by PyTorch's cudagraph trees: ``mode="reduce-overhead"``."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from .executable import keeps_graph
 
 
 class CudaGraphs:
-    """Those of one of Dynamo's graphs: of its forward, then of its backward. Without a GPU, or where PyTorch says that
-    none may be recorded, what would be recorded runs as it is."""
+    """CUDA graphs of the forward and then of the backward of one of Dynamo's graphs. Without a GPU, or if PyTorch finds
+    that a graph may not be recorded, it runs unrecorded."""
 
     def __init__(self):
-        self._device: int | None = None  # of the forward's
+        self._device: int | None = None  # the forward's, if that is recorded
 
     def forward(self, run: Compiled, module: GraphModule, inputs: list, is_inference: bool) -> Compiled:
-        # Parameters and buffers stay where they are: they need no copies.
+        # Parameters and buffers keep their addresses, and need no copies.
         fixed = TracingContext.get().fw_metadata.static_input_indices
         if self._is_skipped(module, len(fixed)):
             return run
@@ -34,7 +34,7 @@ class CudaGraphs:
     def backward(self, run: Compiled, module: GraphModule, inputs: list) -> Compiled:
         if self._device is None:
             return run
-        fixed = range(count_tangents(module))  # what the forward saved lies in the graphs' memory
+        fixed = range(count_tangents(module))  # what the forward saved is in the CUDA graphs' memory
         announced = Announced(run, self._device)
         if self._is_skipped(module, len(fixed)):
             return announced
@@ -56,10 +56,10 @@ class CudaGraphs:
             "mutated_input_idxs": cudagraphs.find_input_mutations(module.graph),
             **which,
         }
-        return Recorded(run, [isinstance(each, int) for each in inputs], fixed, options)
+        return Recorded(run, [isinstance(input, int) for input in inputs], fixed, options)
 
 
-class _Around(Compiled):
+class _Wrapper(Compiled):
     def __init__(self, run: Compiled):
         super().__init__()
         self.run = run
@@ -71,13 +71,18 @@ class _Around(Compiled):
         self.run.is_loaded()
 
 
-class Recorded(_Around):
-    """What replays the CUDA graphs of what runs a graph, and records them first. numbers: which inputs are numbers.
-    fixed: which inputs stay where they are."""
+class Recorded(_Wrapper):
+    """A graph that is recorded at its first call, and then replayed.
+
+    Args:
+        numbers: for each input, whether it is a number.
+        fixed: the positions of inputs that keep their addresses.
+        options: further arguments of cudagraphify_impl.
+    """
 
     def __init__(self, run: Compiled, numbers: list[bool], fixed: Sequence[int], options: dict[str, Any]):
         super().__init__(run)
-        self._arguments = [1 if each else None for each in numbers], fixed, options
+        self._arguments = [1 if is_number else None for is_number in numbers], fixed, options
         self._replay = None
 
     def __getstate__(self) -> dict[str, Any]:
@@ -90,8 +95,8 @@ class Recorded(_Around):
         return self._replay(args)
 
 
-class Announced(_Around):
-    """What runs a backward, which is not recorded, of a forward that is."""
+class Announced(_Wrapper):
+    """An unrecorded backward of a recorded forward: tells the cudagraph trees that the backward runs."""
 
     def __init__(self, run: Compiled, device: int):
         super().__init__(run)
@@ -104,9 +109,9 @@ class Announced(_Around):
         return self.run(args)
 
 
-class RecordedBackward(_Around):
-    """A recorded backward. A replay may write over what the forward saved: the backward runs unrecorded where that
-    is needed again (retain_graph=True)."""
+class RecordedBackward(_Wrapper):
+    """A recorded backward. As a replay may overwrite what the forward saved, the backward runs unrecorded if that is
+    needed again (retain_graph=True)."""
 
     def __init__(self, recorded: Recorded, announced: Announced):
         super().__init__(recorded)

@@ -1,4 +1,4 @@
-"""Plans of graphs, as AOTAutograd calls them: with a list of arguments, which is emptied."""
+"""Planned graphs, as AOTAutograd calls them: with a list of arguments, which they empty."""
 
 from __future__ import annotations
 
@@ -30,16 +30,20 @@ from ..lowering.from_fx import SCALE
 from .compiled import Compiled, Uncached, reporting
 from .precompile import precompile
 
-keeps_graph = torch._C._autograd._get_current_graph_task_keep_graph  # retain_graph=True of the backward that runs
+keeps_graph = torch._C._autograd._get_current_graph_task_keep_graph  # True if the backward that runs retains its graph
 MakePlan = Callable[[GraphModule], "Executable"]  # raises Unsupported
-PLANS = 64  # of one graph with symbols: for so many different sizes
+PLANS = 64  # that one graph with symbolic sizes keeps at a time
 
 
 class Executable(Compiled):
-    """A planned graph, ready to run once it was started (:meth:`start`), here or where PyTorch's cache had it.
+    """A planned graph. It runs once its kernels are compiled (:meth:`start`), after planning or loading from the cache.
 
-    graph, fusion: what was planned. They stay with the process that planned it. planned: what integer programming said
-    of the fusion. emitted: the plan. constants: tensors that the plan takes after the graph's own."""
+    Attributes:
+        graph, fusion: what was planned; only in the process that planned it.
+        planned: the outcome of the integer program, if there was one.
+        emitted: the plan.
+        constants: tensors that the plan takes after the graph's own inputs.
+    """
 
     def __init__(
         self,
@@ -55,10 +59,10 @@ class Executable(Compiled):
         self.graph, self.constants, self.fusion, self.planned, self.emitted = graph, constants, fusion, planned, emitted
         self._report = report
         inputs = module.graph.find_nodes(op="placeholder")
-        self._given = [place for place, node in enumerate(inputs) if isinstance(node.meta["val"], Tensor)]
-        self._all_given = len(self._given) == len(inputs)
+        self._tensors = [place for place, node in enumerate(inputs) if isinstance(node.meta["val"], Tensor)]
+        self._has_only_tensors = len(self._tensors) == len(inputs)
         self._count = len(graph.output_views())
-        self._fixed = [None if isinstance(each, View) else (each,) for each in graph.outputs]
+        self._fixed = [None if isinstance(output, View) else (output,) for output in graph.outputs]
         self._views = _views(graph)
         self._scaled = _scaled(graph)
 
@@ -66,7 +70,7 @@ class Executable(Compiled):
         return {name: value for name, value in vars(self).items() if name not in ("graph", "fusion", "_number")}
 
     def prepare_for_serialization(self) -> None:
-        if has_left_out():  # a later process may do better, and is to warn else
+        if has_left_out():  # a later process may be able to plan all of it, and shall warn otherwise
             raise BypassAOTAutogradCache("an internal error left out a part of a plan")
 
     def is_loaded(self) -> None:
@@ -87,13 +91,13 @@ class Executable(Compiled):
         return self.emitted.plan
 
     def with_plan(self, plan: Plan) -> Executable:
-        """The same with another plan, which takes and gives the same tensors."""
+        """A copy with another plan, which has the same inputs and outputs."""
         other = copy.copy(self)
         other.emitted, other._number = dataclasses.replace(self.emitted, plan=plan), plan.number
         return other
 
     def __call__(self, args: list) -> list:
-        tensors = args if self._all_given else [args[place] for place in self._given]
+        tensors = args if self._has_only_tensors else [args[place] for place in self._tensors]
         if tensors is not args:
             args.clear()
         if self._scaled and keeps_graph():
@@ -102,53 +106,53 @@ class Executable(Compiled):
         if self.constants:
             tensors.extend(self.constants)
         if is_observed():
-            found = run_plan.step_by_step(self.plan, tensors)
+            results = run_plan.step_by_step(self.plan, tensors)
         else:
-            found = aten.library.run_plan(self._number, tensors, self._count, self._views)
+            results = aten.library.run_plan(self._number, tensors, self._count, self._views)
         if self._count == len(self._fixed):
-            return found
-        left = iter(found)
-        return [next(left) if each is None else each[0] for each in self._fixed]
+            return results
+        rest = iter(results)
+        return [next(rest) if fixed is None else fixed[0] for fixed in self._fixed]
 
 
 def _views(graph: Graph) -> list[tuple[int, int]]:
-    """Outputs that are views of an input or of an output before them, with that tensor's place among both. Inputs that
-    are outputs as they are stay the same tensors."""
+    """Outputs that are views of an input or of an earlier output: pairs of the output's position, and the base's among
+    all inputs and outputs. An input that is an output unchanged is no view: it stays the same tensor."""
     places = {value: place for place, value in enumerate(graph.inputs)}
-    found = []
+    views = []
     for place, view in enumerate(graph.output_views(), len(graph.inputs)):
         base = places.setdefault(view.value, place)
         if base != place and not (base < len(graph.inputs) and view.layout == view.value.layout):
-            found.append((place - len(graph.inputs), base))
-    return found
+            views.append((place - len(graph.inputs), base))
+    return views
 
 
 def _scaled(graph: Graph) -> list[int]:
-    """Inputs that a backward scales in place: the forward saved them for this."""
-    scaled = [each for each in graph.operations if isinstance(each, Call) and each.operator is SCALE]
-    written = {value for each in scaled for value in each.writes}
+    """Positions of inputs that a backward scales in place, for which the forward saved them."""
+    calls = [operation for operation in graph.operations if isinstance(operation, Call)]
+    written = {value for call in calls if call.operator is SCALE for value in call.writes}
     return [place for place, value in enumerate(graph.inputs) if value in written]
 
 
 def _is_symbolic(value) -> bool:
     if isinstance(value, Tensor):
-        return not all(isinstance(each, int) for each in (*value.shape, *value.stride(), value.storage_offset()))
+        return not all(isinstance(size, int) for size in (*value.shape, *value.stride(), value.storage_offset()))
     return isinstance(value, torch.SymInt | torch.SymFloat | torch.SymBool)
 
 
 class Dynamic:
-    """A graph with symbols for sizes: an executable for each tuple of sizes that it is called with."""
+    """A graph with symbolic sizes: plans an executable for each tuple of sizes and numbers that it is called with."""
 
     def __init__(self, module: GraphModule, plan: MakePlan, report: Callable[[Report], Any] | None):
         self.module, self.plan, self.report = module, plan, report
         self._plans = functools.lru_cache(PLANS)(self._planned)
 
     def __call__(self, args: list) -> list:
-        # Numbers by their texts: -0.0 equals 0.0, and NaN no number.
-        key = tuple((each.shape, each.stride()) if isinstance(each, Tensor) else repr(each) for each in args)
+        # Numbers by their texts, as -0.0 equals 0.0, and NaN equals nothing.
+        key = tuple((arg.shape, arg.stride()) if isinstance(arg, Tensor) else repr(arg) for arg in args)
         key = _Key(key, args)
         plan = self._plans(key)
-        key.args = None  # which may be the plan's key from now on, and would hold tensors
+        key.args = None  # the cache may keep this key, which would keep the tensors alive
         return plan(args)
 
     def _planned(self, key: _Key) -> Compiled:
@@ -156,7 +160,7 @@ class Dynamic:
 
 
 class _Key:
-    """Equal for arguments of equal sizes and numbers."""
+    """Key of a cached plan: equal for arguments of equal sizes and numbers."""
 
     def __init__(self, key: tuple, args: list):
         self.key, self.args = key, list(args)
@@ -169,15 +173,19 @@ class _Key:
 
 
 def static(module: GraphModule, args: Sequence[Any]) -> GraphModule:
-    """The same graph, with what its nodes give for arguments of these sizes."""
+    """A copy of the graph with fake values of its nodes for arguments of these sizes.
+
+    Raises:
+        Unsupported: a size depends on the values of the arguments.
+    """
     sized = GraphModule(module, copy.deepcopy(module.graph))
     mode = FakeTensorMode(allow_non_fake_inputs=True)
     try:
         with mode, torch.no_grad():
-            given = [mode.from_tensor(each) if isinstance(each, Tensor) else each for each in args]
-            _Sizes(sized).run(*given)
+            fake = [mode.from_tensor(arg) if isinstance(arg, Tensor) else arg for arg in args]
+            _Sizes(sized).run(*fake)
     except (RuntimeError, DynamicOutputShapeException, DataDependentOutputException) as error:
-        raise Unsupported(f"sizes are not known before it runs: {error}") from error
+        raise Unsupported(f"the sizes are not known before the graph runs: {error}") from error
     return sized
 
 
@@ -188,29 +196,30 @@ class _Sizes(Interpreter):
 
 
 def planned(make: Callable[[], Executable], module: GraphModule, report: Callable[[Report], Any] | None) -> Compiled:
-    """What it makes, or the graph as PyTorch has it where no plan computes it, with a warning."""
+    """The executable that `make` gives. If no plan can compute the graph: a warning, and a function that runs it by
+    PyTorch's operators."""
     try:
         if aten.library is None:
             raise Unsupported(aten.missing)
-        found = attempted(make, module)
+        executable = attempted(make, module)
     except Unsupported as why:
-        warnings.warn(f"a graph runs as PyTorch has it, without a plan: {why}", stacklevel=2)
+        warnings.warn(f"a graph runs without a plan, by PyTorch's operators: {why}", stacklevel=2)
     else:
-        found.report_to(report)
-        return found
+        executable.report_to(report)
+        return executable
 
     def run(args: list) -> list:
-        given = list(args)
+        values = list(args)
         args.clear()
-        return module.forward(*given)
+        return module.forward(*values)
 
     return Uncached(run)
 
 
 def run_graph(module: GraphModule, plan: MakePlan, report: Callable[[Report], Any] | None) -> Compiled:
-    """Run a graph of AOTAutograd's by a plan, or by one for each of its sizes."""
+    """Run a graph of AOTAutograd's by a plan, or by a plan for each tuple of sizes if they are symbolic."""
     values = [node.meta.get("val") for node in module.graph.nodes if node.op in ("placeholder", "call_function")]
-    flat = [each for value in values for each in (value if isinstance(value, (list, tuple)) else [value])]
+    flat = [part for value in values for part in (value if isinstance(value, (list, tuple)) else [value])]
     if any(map(_is_symbolic, flat)):
         return Uncached(Dynamic(module, plan, report))
     return planned(lambda: plan(module), module, report)

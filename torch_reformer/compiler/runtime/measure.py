@@ -1,4 +1,4 @@
-"""How long each kernel and call of a plan takes, measured in its place among the others."""
+"""Measure how long each kernel and call of a plan takes in its place among the others."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from ...runtime.plan import between_steps
 from .executable import Executable
 
 _RUNS = 5
-# Cycles of a GPU, for each step: the host has launched all that is measured before the first kernel begins.
+# Cycles that the GPU waits for each step, so that the host has launched all kernels before the first one begins.
 _HEAD_START = 200_000
 
 _library = torch.library.Library("reformer", "FRAGMENT")
 _library.define("_mark() -> ()")
-_marks: list[Any] = []  # of the run that is measured
+_marks: list[Any] = []  # of the run that is measured: its stream (None on a CPU), then its events
 
 
 class _Time:
-    """What a CUDA event is, of a CPU."""
+    """A CPU's counterpart of a CUDA event."""
 
     def __init__(self):
         self.seconds = time.perf_counter()
@@ -43,16 +43,21 @@ _library.impl("_mark", _mark, "CompositeExplicitAutograd")
 
 
 def measure(executable: Executable, args: list) -> tuple[dict[int, float], list]:
-    """Runs it some times. Gives the microseconds of each of its groups (fusion/greedy.py), the median, and its results.
+    """Run an executable several times. Its arguments stay as they are, but for what the graph changes in place.
 
-    The times are those between two events on the stream, which a GPU records in about a microsecond."""
+    Times are those between two events on the stream, which a GPU records in about a microsecond.
+
+    Returns:
+        the median microseconds of each fusion group and extern call, by their numbers (fusion/greedy.py), and the
+        executable's results.
+    """
     steps = executable.emitted.steps
-    # Only where groups begin and end: a mark after each view of a group of many would count as the group's time.
-    places = sorted({place for each in steps.values() for place in (each.start, each.stop)})
+    # Marks only where groups begin and end: marks after the views within a group would add to the group's time.
+    places = sorted({place for group in steps.values() for place in (group.start, group.stop)})
     marked = executable.with_plan(between_steps(executable.plan, torch.ops.reformer._mark.default, places))
-    gpus = [each.device for each in args if isinstance(each, Tensor) and each.is_cuda]
+    gpus = [arg.device for arg in args if isinstance(arg, Tensor) and arg.is_cuda]
     stream = torch.cuda.current_stream(gpus[0]) if gpus else None
-    found: dict[int, list[float]] = {number: [] for number in steps}
+    times: dict[int, list[float]] = {number: [] for number in steps}
     for _ in range(_RUNS):
         _marks[:] = [stream]
         if stream is not None:
@@ -62,7 +67,7 @@ def measure(executable: Executable, args: list) -> tuple[dict[int, float], list]
         if stream is not None:
             torch.cuda.synchronize(stream.device)
         marks = dict(zip(places, _marks[1:], strict=True))
-        for number, each in steps.items():
-            found[number].append(marks[each.start].elapsed_time(marks[each.stop]) * 1e3)
+        for number, group in steps.items():
+            times[number].append(marks[group.start].elapsed_time(marks[group.stop]) * 1e3)
     _marks.clear()
-    return {number: statistics.median(times) for number, times in found.items()}, results
+    return {number: statistics.median(runs) for number, runs in times.items()}, results

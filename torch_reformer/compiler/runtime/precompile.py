@@ -1,5 +1,5 @@
-"""The GPU kernels of a plan, compiled before it runs, many at once: compiled at their first launches they would take
-the sum of their times."""
+"""Compile the GPU kernels of a plan before it runs, many at a time. Compiled at their first launches, they would be
+compiled one after the other."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ from ..ir.layout import span
 
 
 def precompile(emitted: EmittedPlan) -> None:
-    gpus = {each.device for each in emitted.types.values() if each.device.type == "cuda"}
+    """Compile the plan's kernels, if it runs on a GPU."""
+    gpus = {type.device for type in emitted.types.values() if type.device.type == "cuda"}
     if not gpus:
         return
     try:
@@ -25,8 +26,8 @@ def precompile(emitted: EmittedPlan) -> None:
 
 
 def rehearse(emitted: EmittedPlan) -> None:
-    """Runs each step that is a kernel of this package, equal ones once, on memory that nobody has written, but for
-    numbers of rows."""
+    """Run each step that is a kernel of this package, equal ones once, on uninitialised memory. Integers are zeros, as
+    they may be indices of rows."""
     rehearsed = set()
     with real_tensors(), torch.no_grad(), without_autocast():
         for step in emitted.plan.steps:
@@ -36,12 +37,13 @@ def rehearse(emitted: EmittedPlan) -> None:
             key = step.kind, step.what, len(step.into), types
             if key not in rehearsed:
                 rehearsed.add(key)
-                plan.run(plan.alone(step), [_memory(each) for each in types])
+                plan.run(plan.alone(step), [_memory(type) for type in types])
 
 
 def _memory(type: Typed) -> torch.Tensor:
-    """As far from an aligned address as the tensor will be: kernels read less at once where they must."""
+    """A tensor of this type, as far from an aligned address as the plan's will be: kernels are compiled for narrower
+    loads where the alignment requires them."""
     layout, offset = type.layout, type.layout.offset % 16
-    made = torch.empty if type.dtype.is_floating_point else torch.zeros
-    memory = made(offset + span(layout), dtype=type.dtype, device=type.device)
+    new = torch.empty if type.dtype.is_floating_point else torch.zeros
+    memory = new(offset + span(layout), dtype=type.dtype, device=type.device)
     return memory.as_strided(layout.sizes, layout.strides, offset)
