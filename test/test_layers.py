@@ -59,9 +59,9 @@ TORCH = ("aten/", "operators/", "library.cpp", "c_api_tensors.cpp", "cpu/paralle
 PRIVATE_TORCH = {
     "operators/dispatch.py",
     "compiler/backend.py",
-    "compiler/cli.py",
     "compiler/pipeline.py",
     "compiler/analysis/fake_gpu.py",
+    "compiler/analysis/record.py",
     "compiler/decompositions/table.py",
     "compiler/ir/fake_tensors.py",
     "compiler/ir/fx_utils.py",
@@ -76,7 +76,7 @@ PRIVATE_TORCH = {
     "compiler/runtime/measure.py",
 }
 MOST_LINES = 475
-LONG_FILES = {"runtime/native.py": 500}  # the C API's functions, structs and enums, declared for ctypes
+LONG_FILES = {"runtime/native.py": 511}  # the C API's functions, structs and enums, declared for ctypes
 
 
 def python_files(folder: Path = PACKAGE) -> list[Path]:

@@ -35,11 +35,12 @@ from .fusion.ilp.planner import IlpSummary, cost_of, integer_program, seed_group
 from .fusion.recompute import recompute
 from .fusion.reinplace import reinplace, reuse_buffers
 from .fusion.schedule import Cyclic
+from .fusion.verify import verify
 from .ir.device_model import known_gpu
 from .ir.fake_tensors import Unsupported
 from .ir.fx_utils import is_static
 from .ir.graph import Graph
-from .ir.stages import attempted, optional, show
+from .ir.stages import attempted, optional, raises, show
 from .joint_graph.gradient_strides import set_gradient_strides
 from .joint_graph.hoist_loss_gradients import hoist_column_sums, hoist_loss_gradients
 from .joint_graph.max_pool_indices import replace_max_pool_indices
@@ -146,7 +147,7 @@ def _fuse(graph: Graph, gpu: str | None) -> tuple[list[Fusion], IlpSummary | Non
     atoms = optional(seed_groups, fusion)
     seconds = time.process_time() - start
     for _ in range(FUSION_ROUNDS):  # each may make the other possible
-        merged, recomputed = optional(fuse_horizontally, fusion), optional(recompute, fusion)
+        merged, recomputed = _change(fuse_horizontally, fusion), _change(recompute, fusion)
         if not merged and not recomputed:
             break
     start = time.process_time()
@@ -155,11 +156,19 @@ def _fuse(graph: Graph, gpu: str | None) -> tuple[list[Fusion], IlpSummary | Non
     fusions = [better, fusion] if better else [fusion]
     for candidate in fusions:
         for change in AFTER_FUSION:
-            optional(change, candidate)
+            _change(change, candidate)
     if better and cost_of(better, gpu) >= cost_of(fusion, gpu):
         fusions, reason = [fusion], "with copies and gathers it costs no more"
         planned = replace(planned, plan_us=planned.greedy_us, refused=(*planned.refused, reason))
     return fusions, planned and replace(planned, seconds=seconds)
+
+
+def _change(stage: Callable[[Fusion], bool | None], fusion: Fusion) -> bool | None:
+    """Run an optional stage of fusion. In tests, where errors are raised, the fusion is verified after it."""
+    result = optional(stage, fusion)
+    if raises():
+        verify(fusion)
+    return result
 
 
 def _emit(graph: Graph, fusions: list[Fusion]) -> tuple[Fusion, EmittedPlan]:

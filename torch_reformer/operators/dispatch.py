@@ -26,11 +26,12 @@ any_autocast = torch._C._is_any_autocast_enabled
 
 
 def is_observed() -> bool:
-    """True if a TorchDispatchMode observes operators. PyTorch's own, by which AOTAutograd checks the first run of a
-    compiled graph, does not count."""
+    """True if a TorchDispatchMode of the user's observes operators. PyTorch's own do not count: AOTAutograd checks the
+    first run of a compiled graph by one, and fake tensors have one."""
     if not _dispatch_modes():
         return False
-    return any(not type(mode).__module__.startswith("torch._functorch") for mode in _get_current_dispatch_mode_stack())
+    modes = _get_current_dispatch_mode_stack()
+    return any(not type(mode).__module__.startswith(("torch._functorch", "torch._subclasses")) for mode in modes)
 
 
 def in_forward_mode() -> bool:

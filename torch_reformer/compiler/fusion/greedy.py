@@ -79,12 +79,6 @@ class Fusion:
             with blamed("fusion", [operation]):
                 self._extern_call(operation)
 
-    def verify(self) -> None:
-        """Raise ValueError if no plan can be made of the fusion (fusion/verify.py)."""
-        from .verify import verify
-
-        verify(self)
-
     def __str__(self) -> str:
         groups = {n: group.members for n, group in self.groups.items()}
         groups |= {n: [operation] for n, operation in self.extern_calls.items()}
