@@ -24,7 +24,7 @@ class Value:
         self.op = op
         self.operands = tuple(as_value(operand) for operand in operands)
         # the number of a constant, or the name of an input
-        self.attribute = float(attribute) if op == "constant" else attribute
+        self.attribute: Any = float(attribute) if op == "constant" else attribute
 
     @property
     def is_input(self) -> bool:
