@@ -39,7 +39,7 @@ class BackwardRule:
         self.scalars = [name for name in self.wanted if program.inputs.get(name) == "scalar"]
         self.constant = [i for i, output in enumerate(self.forward.outputs) if not output.has_derivative]
         self.stored = next((i for i, output in enumerate(self.forward.outputs) if output.is_by_element), None)
-        # What is saved, as (kind, place): the place of an input among the tensors, or of an output among the outputs.
+        # Saved tensors as (kind, place): the place of an input among the tensors, or of an output among the outputs.
         self.saved = [
             (kind, self.names.index(which) - 1 if kind == "input" else which[0] if isinstance(which, tuple) else which)
             for kind, which in rule.sources

@@ -40,7 +40,7 @@ def _is_product(operation: Operation) -> bool:
 
 
 def _key(product: Call) -> tuple:
-    """What products have in common that can be one."""
+    """Key that products have in common if they can be one product."""
     *others, (first, second) = product.args[:-2], product.args[-2:]
     (result,) = product.results
     same = [(view.value, view.layout) for view in (*others[0], second)]

@@ -67,7 +67,7 @@ def _is_read_as_it_is(view: View, readers: dict) -> bool:
 
 
 def _key(term: Operation) -> tuple | None:
-    """What terms have in common that can be one operation; None for a term that cannot be joined."""
+    """Key that terms have in common if they can be one operation; None for a term that cannot be joined."""
     (result,) = term.results
     typed = result.layout, result.dtype, result.device
     if isinstance(term, Reduce):
