@@ -1,7 +1,7 @@
 """Build of the package's native libraries. The main library uses only torch's stable C ABI, so it loads under every
 torch >= 2.11. csrc/aten is a small library for the installed version of torch, which makes calls cheap; one file of it
-is a library of its own that stands in for a GPU (torch_reformer/compiler/fake_gpu.py). The GPU kernels for this machine
-are compiled as well (csrc/hip/compile_kernels.py)."""
+is a library of its own that stands in for a GPU (torch_reformer/compiler/analysis/fake_gpu.py). The GPU kernels for
+this machine are compiled as well (csrc/hip/compile_kernels.py)."""
 
 import sys
 from pathlib import Path

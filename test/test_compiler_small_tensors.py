@@ -7,6 +7,7 @@ from marks import needs_aten
 
 pytestmark = needs_aten
 NUMBER, ONE, NONE = torch.tensor(1.5, dtype=torch.float64), torch.ones(1, dtype=torch.float64), torch.ones(0)
+EMPTY_ROWS = torch.ones(0, 3)
 FIRST, FIRSTS = torch.tensor(0), torch.tensor([0])
 
 
@@ -42,6 +43,13 @@ ROWS = {
 @pytest.mark.parametrize("name", ROWS)
 def test_rows(name, x):
     check(ROWS[name], x)
+
+
+@pytest.mark.parametrize("x", [NUMBER, NONE, EMPTY_ROWS], ids=["number", "none", "rows"])
+@pytest.mark.parametrize("loss", [F.mse_loss, F.l1_loss, F.smooth_l1_loss, F.huber_loss])
+def test_losses(loss, x):
+    """The mean of no elements is nan, as in eager mode."""
+    check(lambda x: loss(x * 3, x.detach()), x)
 
 
 def test_a_number_for_each_element():

@@ -160,6 +160,14 @@ def test_no_errors_no_warnings():
     check(count=0)
 
 
+def test_no_warnings_of_pytorch():
+    """What the compiler copies, to be able to leave something out, warns of nothing."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        x = torch.randn(3, 4, requires_grad=True)
+        torch.compile(lambda x: (x.sin() * 2.125).exp(), backend="reformer")(x).sum().backward()
+
+
 def test_plans_with_something_left_out_are_not_cached(monkeypatch, tmp_path):
     monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))
     monkeypatch.setattr(pipeline, "reuse_buffers", failing("reuse_buffers"))

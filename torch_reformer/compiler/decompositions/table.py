@@ -3,6 +3,7 @@ further ones; and this package's own convolutions as PyTorch's."""
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 
 import torch
@@ -43,12 +44,15 @@ _BROKEN_UP = (
     aten.linalg_vector_norm,
     *(aten._softmax, aten._softmax_backward_data, aten._log_softmax, aten._log_softmax_backward_data),
 )
+# PyTorch's rules divide by the number of elements, which may be 0.
+_MEANS = aten.mse_loss_backward, aten.smooth_l1_loss_backward, aten.huber_loss_backward
 
 
 def decompositions() -> dict:
     """The table, operators to functions. A function that gives NotImplemented leaves its operator whole."""
     table = dict(core_aten_decompositions()) | get_decompositions(list(_BROKEN_UP))
     table = {op: rule for op, rule in table.items() if getattr(op, "overloadpacket", op) not in _WHOLE}
+    table |= {op: _unless_empty(rule) for op, rule in table.items() if getattr(op, "overloadpacket", op) in _MEANS}
     own: dict = norms.changed(table)
     for module in (
         conv_pad_channels,
@@ -63,6 +67,14 @@ def decompositions() -> dict:
         for op, rule in module.DECOMPOSITIONS.items():
             own[op] = _first_of(own[op], or_whole(rule)) if op in own else or_whole(rule)
     return table | own | _CONVOLUTIONS
+
+
+def _unless_empty(rule: Callable) -> Callable:
+    @functools.wraps(rule)
+    def run(grad_output: Tensor, input: Tensor, *args, **kwargs):
+        return rule(grad_output, input, *args, **kwargs) if input.numel() else torch.empty_like(input)
+
+    return run
 
 
 def _first_of(one: Callable, other: Callable) -> Callable:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
 
 import torch
 from torch import Tensor
-from torch.fx import GraphModule, Node
+from torch.fx import Graph, GraphModule, Node
 from torch.utils._pytree import tree_leaves
 
 aten = torch.ops.aten
@@ -15,6 +16,15 @@ aten = torch.ops.aten
 def is_element_wise(node: Node) -> bool:
     """True if PyTorch tags the operator as pointwise, or if it is a cast."""
     return torch.Tag.pointwise in getattr(node.target, "tags", ()) or node.target is aten._to_copy.default
+
+
+def copied(graph: Graph) -> Graph:
+    """A copy of the graph, as copy.deepcopy gives one, without its warning (of PyTorch's TreeSpec)."""
+    other, nodes = Graph(tracer_cls=graph._tracer_cls), {}
+    results, output = other.graph_copy(graph, nodes, return_output_node=True)
+    other.output(results, output.type).meta = copy.copy(output.meta)
+    other._codegen = copy.copy(graph._codegen)
+    return other
 
 
 def given_again(node: Node, changed: dict[Node, object]):

@@ -11,7 +11,6 @@ warning says what was left out. With ``TORCH_REFORMER_RAISE_ERRORS=1``, as in th
 from __future__ import annotations
 
 import contextlib
-import copy
 import functools
 import logging
 import os
@@ -23,6 +22,7 @@ from typing import TypeVar
 from torch.fx import Graph, GraphModule, Node
 
 from .fake_tensors import Unsupported
+from .fx_utils import copied
 from .graph import Operation
 
 _log = logging.getLogger(__name__)
@@ -149,7 +149,7 @@ def attempted(make: Callable[[], _T], module: GraphModule) -> _T:
     """
     if raises():
         return make()
-    before, attempt, failures = _copied(module.graph), _Attempt(), []
+    before, attempt, failures = _with_notes(module.graph), _Attempt(), []
     token = _attempt.set(attempt)
     try:
         while True:
@@ -160,7 +160,7 @@ def attempted(make: Callable[[], _T], module: GraphModule) -> _T:
             except Failed as failure:
                 _log.info("left out: %s", failure, exc_info=failure.__cause__)
                 failures.append(failure)
-                module.graph = _copied(before)
+                module.graph = _with_notes(before)
                 if not attempt.leave_out(failure):
                     raise Unsupported(f"an internal error in {failures[0]}. {REPORT}") from failure.__cause__
     finally:
@@ -170,13 +170,13 @@ def attempted(make: Callable[[], _T], module: GraphModule) -> _T:
     return result
 
 
-def _copied(graph: Graph) -> Graph:
+def _with_notes(graph: Graph) -> Graph:
     """Deep copy of a graph, with Dynamo's notes on its inputs."""
-    copied = copy.deepcopy(graph)
-    for node, new in zip(graph.nodes, copied.nodes, strict=True):
+    other = copied(graph)
+    for node, new in zip(graph.nodes, other.nodes, strict=True):
         if hasattr(node, "_dynamo_source"):
             new._dynamo_source = node._dynamo_source
-    return copied
+    return other
 
 
 def names_of(nodes: Iterable[Node]) -> str:

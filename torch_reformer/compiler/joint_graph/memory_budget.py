@@ -7,7 +7,6 @@ bytes are counted, and the estimate includes the bytes that a recomputation move
 from __future__ import annotations
 
 import contextlib
-import copy
 import operator
 from collections.abc import Iterable, Iterator
 
@@ -20,7 +19,7 @@ from torch.fx.experimental.proxy_tensor import is_sym_node
 from torch.utils.checkpoint import CheckpointPolicy
 
 from ..ir.device_model import flops_of_operator, kind_of_operator, predicted_us
-from ..ir.fx_utils import base_of, bytes_of
+from ..ir.fx_utils import base_of, bytes_of, copied
 from .save_random import is_random
 
 _TRIES = 4
@@ -113,7 +112,7 @@ def _never_merged(operators: Iterable) -> Iterator[None]:
 
 
 def _copy(joint: GraphModule) -> GraphModule:
-    return GraphModule(joint, copy.deepcopy(joint.graph))
+    return GraphModule(joint, copied(joint.graph))
 
 
 def _saved(forward: GraphModule, outputs: int) -> list[Node]:

@@ -24,6 +24,7 @@ from ..codegen.emit_plan import EmittedPlan
 from ..fusion.greedy import Fusion
 from ..fusion.ilp.planner import IlpSummary
 from ..ir.fake_tensors import Unsupported
+from ..ir.fx_utils import copied
 from ..ir.graph import Call, Graph, View
 from ..ir.stages import attempted, has_left_out
 from ..lowering.from_fx import SCALE
@@ -178,7 +179,7 @@ def static(module: GraphModule, args: Sequence[Any]) -> GraphModule:
     Raises:
         Unsupported: a size depends on the values of the arguments.
     """
-    sized = GraphModule(module, copy.deepcopy(module.graph))
+    sized = GraphModule(module, copied(module.graph))
     mode = FakeTensorMode(allow_non_fake_inputs=True)
     try:
         with mode, torch.no_grad():
