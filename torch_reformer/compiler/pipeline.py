@@ -40,7 +40,7 @@ from .ir.device_model import known_gpu
 from .ir.fake_tensors import Unsupported
 from .ir.fx_utils import is_static
 from .ir.graph import Graph
-from .ir.stages import attempted, optional, raises, show
+from .ir.stages import attempted, optional, raises, required, show
 from .joint_graph.gradient_strides import set_gradient_strides
 from .joint_graph.hoist_loss_gradients import hoist_column_sums, hoist_loss_gradients
 from .joint_graph.max_pool_indices import replace_max_pool_indices
@@ -78,8 +78,8 @@ def partition(joint: GraphModule, inputs, **options) -> tuple[GraphModule, Graph
 
 
 def _partition(joint: GraphModule, inputs, **options) -> tuple[GraphModule, GraphModule]:
-    mark_user_casts(joint)
-    keep_statistics_wide(joint)
+    required(mark_user_casts, joint)
+    required(keep_statistics_wide, joint)
     optional(replace_max_pool_indices, joint)
     has_static_sizes = is_static(joint)
     if has_static_sizes:
@@ -90,13 +90,15 @@ def _partition(joint: GraphModule, inputs, **options) -> tuple[GraphModule, Grap
         optional(hoist_loss_gradients, joint)
     if has_static_sizes:
         optional(pad_mm, joint)
-    save_reads_of_mutated_inputs(joint)
-    save_random(joint)
-    save_compared_extremes(joint)
+    required(save_reads_of_mutated_inputs, joint)
+    required(save_random, joint)
+    required(save_compared_extremes, joint)
     optional(recompute_broadcasts, joint)
     optional(recompute_gathers, joint)
     optional(rematerialize, joint)
     forward, backward = partition_within_budget(joint, inputs, **options)
+    show("partition_within_budget, forward", forward)
+    show("partition_within_budget, backward", backward)
     optional(hoist_column_sums, forward, backward)
     optional(pad_before_saving, forward, backward)
     return forward, backward
@@ -121,7 +123,7 @@ def plan(module: GraphModule, report: Callable[[Report], Any] | None = None, gpu
     Raises:
         Unsupported: no plan can compute the graph.
     """
-    mark_user_casts(module)
+    required(mark_user_casts, module)
     optional(propagate_memory_format, module)
     graph, constants = lower_fx(module)
     show("lower_fx", graph)

@@ -103,6 +103,13 @@ def optional(stage: Callable[..., _T], subject, *args) -> _T | None:
     return result
 
 
+def required(stage: Callable[..., _T], subject, *args) -> _T:
+    """Run a stage without which results would be wrong."""
+    result = stage(subject, *args)
+    show(stage.__name__, subject)
+    return result
+
+
 @contextlib.contextmanager
 def blamed(stage: str, origins: Iterable[Node | Operation] = (), is_optional: bool = False) -> Iterator[None]:
     """Context whose errors become `Failed`, of the stage and of these nodes or of the operations' nodes."""
