@@ -213,11 +213,7 @@ def test_graphs_are_printed(caplog):
             check(count=0)
     finally:
         logger.removeHandler(caplog.handler)
-    stages_run = (
-        *(),
-        *(),
-    )
-    for stage in stages_run:
+    for stage in (
         "mark_user_casts",
         "save_random",
         "hoist_loss_gradients",
