@@ -46,7 +46,8 @@ STABLE_TORCH_LIBRARY(reformer, m) {
   // For autograd's rules on plain tensors. These operators have no rules of their own and few arguments, which are
   // cheap to pass: geometry is packed, plan a number (plan/interned.h).
   m.def("_conv2d(Tensor input, Tensor weight, Tensor? bias, int geometry) -> Tensor");
-  m.def("_run(Tensor[] tensors, int plan) -> Tensor[]");
+  // A plan may write its inputs, and give them and views of them.
+  m.def("_run(Tensor(a!)[] tensors, int plan) -> Tensor(a)[]");
   // _run in two calls, between which the caller can release its tensors: `held` is what _hold returns.
   m.def("_hold(Tensor[] tensors) -> int");
   m.def("_run_held(int held, int plan) -> Tensor[]");

@@ -18,6 +18,8 @@ from torch_reformer.runtime import native  # noqa: E402
 from torch_reformer.selector.timings import write_timings  # noqa: E402
 
 functorch_config.enable_autograd_cache = False  # tests compile their graphs instead of loading them from the cache
+if hasattr(functorch_config, "error_on_custom_op_aliasing"):  # torch sets it in CI only, and older ones lack it
+    functorch_config.error_on_custom_op_aliasing = True
 os.environ["TORCH_REFORMER_RAISE_ERRORS"] = "1"  # by default the compiler leaves out a stage that fails
 
 # A failure prints the example and a line that reproduces it; `pytest --hypothesis-seed=N` repeats a whole run. In CI
