@@ -8,7 +8,7 @@ import sysconfig
 
 import pytest
 
-from torch_reformer.runtime import aten, native
+from torch_reformer.runtime import aten, c_api
 
 # Tools of binutils, which every compiler brings along.
 readelf = pytest.mark.skipif(
@@ -20,7 +20,7 @@ NEEDED |= {"libpthread.so.0", "libdl.so.2", "ld-linux-x86-64.so.2", "ld-linux-aa
 
 
 def dynamic(option: str) -> str:
-    command = ["readelf", "--wide", "--dyn-syms" if option == "symbols" else "--dynamic", str(native.PATH)]
+    command = ["readelf", "--wide", "--dyn-syms" if option == "symbols" else "--dynamic", str(c_api.PATH)]
     return subprocess.run(command, check=True, capture_output=True, text=True).stdout
 
 
@@ -66,14 +66,14 @@ def test_exported_symbols():
 
 
 def test_one_library_for_every_python():
-    assert native.PATH.name == "_C.abi3.so"
+    assert c_api.PATH.name == "_C.abi3.so"
 
 
 ATEN = f"_aten_{aten.VERSION.replace('.', '_')}{sysconfig.get_config_var('EXT_SUFFIX')}"
 
 
 # In CI it has to be there: the tests that need it would be skipped without.
-@pytest.mark.skipif(not (native.PATH.parent / ATEN).exists() and "CI" not in os.environ, reason="it was not built")
+@pytest.mark.skipif(not (c_api.PATH.parent / ATEN).exists() and "CI" not in os.environ, reason="it was not built")
 def test_the_library_for_the_torch_at_hand_loads():
     """It uses no symbol of the other library, which exports its C API alone."""
     assert aten.library is not None, aten.missing

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 import torch_reformer
 from torch_reformer import program as ep
 from torch_reformer.operators import run_plan
-from torch_reformer.runtime import native, plan
+from torch_reformer.runtime import c_api, plan
 
 aten = torch.ops.aten
 DOUBLED = ep.Program(ep.store(ep.acc() * 2))
@@ -214,7 +214,7 @@ def test_held_tensors_are_for_one_run():
 def test_a_plan_that_is_released_while_it_runs(watch):
     steps = called(torch.ops.plan_steps.step.default, (0,), inputs=1)
     number = steps.number
-    watch.then = lambda: native.release_plan(number)
+    watch.then = lambda: c_api.release_plan(number)
     x = torch.rand(2)
     torch.testing.assert_close(plan.run(steps, [x])[0], x + 1)
     with pytest.raises(RuntimeError, match="no plan has the number"):

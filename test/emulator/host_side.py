@@ -5,13 +5,14 @@ from collections.abc import Callable
 
 import torch
 
+from torch_reformer.runtime.c_api import Problem, check, declare
 from torch_reformer.runtime.gpu import Entry, _Entry
-from torch_reformer.runtime.native import Problem, _check, _declare, solver_names
+from torch_reformer.runtime.native import solver_names
 
 _Launcher = ctypes.CFUNCTYPE(
     None, ctypes.POINTER(_Entry), ctypes.POINTER(ctypes.c_uint32 * 6), ctypes.c_void_p, ctypes.c_size_t
 )
-_run = _declare(
+_run = declare(
     "reformer_run",
     ctypes.c_int32,
     ctypes.POINTER(Problem),
@@ -60,6 +61,6 @@ def run(
 
     pointers = [tensor.data_ptr() for tensor in (x, w, y)] + [None if bias is None else bias.data_ptr()]
     index = solver_names().index(solver)
-    _check(_run(ctypes.byref(problem), device.encode(), index, *pointers, _Launcher(launch)))
+    check(_run(ctypes.byref(problem), device.encode(), index, *pointers, _Launcher(launch)))
     if failed:
         raise failed[0]

@@ -9,7 +9,7 @@ from types import ModuleType
 
 import torch
 
-from . import native
+from . import c_api
 
 PACKAGE = "torch_reformer"
 VERSION = ".".join(torch.__version__.split(".")[:2])
@@ -21,10 +21,10 @@ def _load() -> tuple[ModuleType | None, str]:
     name = f"_aten_{VERSION.replace('.', '_')}"
     try:
         library = importlib.import_module(f"{PACKAGE}.{name}")
-        library.connect(str(native.PATH))
+        library.connect(str(c_api.PATH))
         return library, ""
     except ModuleNotFoundError:
-        others = [path.name.split(".")[0] for path in sorted(Path(native.PATH).parent.glob("_aten_*.so"))]
+        others = [path.name.split(".")[0] for path in sorted(Path(c_api.PATH).parent.glob("_aten_*.so"))]
         versions = ", ".join(sorted({other.removeprefix("_aten_").replace("_", ".") for other in others}))
         cause = f"it was built for torch {versions} or for another Python" if versions else "it was not built"
         return None, f"there is no library for torch {VERSION}: {cause}; {BUILD}"

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from .native import _check, _declare
+from .c_api import check, declare
 
 
 class Entry(NamedTuple):
@@ -39,11 +39,11 @@ class _Launch(ctypes.Structure):
     ]
 
 
-_kernels = _declare("reformer_gpu_kernels", None, ctypes.c_char_p)
-_nvrtc = _declare("reformer_gpu_nvrtc", None, ctypes.c_char_p)
-_architecture = _declare("reformer_gpu_architecture", ctypes.c_char_p, ctypes.c_int32)
-_unavailable = _declare("reformer_gpu_unavailable", ctypes.c_char_p, ctypes.c_char_p)
-_launch = _declare(
+_kernels = declare("reformer_gpu_kernels", None, ctypes.c_char_p)
+_nvrtc = declare("reformer_gpu_nvrtc", None, ctypes.c_char_p)
+_architecture = declare("reformer_gpu_architecture", ctypes.c_char_p, ctypes.c_int32)
+_unavailable = declare("reformer_gpu_unavailable", ctypes.c_char_p, ctypes.c_char_p)
+_launch = declare(
     "reformer_gpu_launch",
     ctypes.c_int32,
     ctypes.POINTER(_Entry),
@@ -51,7 +51,7 @@ _launch = _declare(
     ctypes.c_void_p,
     ctypes.c_int64,
 )
-_compile = _declare(
+_compile = declare(
     "reformer_gpu_compile",
     ctypes.c_int64,
     ctypes.POINTER(_Entry),
@@ -59,11 +59,11 @@ _compile = _declare(
     ctypes.POINTER(ctypes.c_void_p),
     ctypes.POINTER(ctypes.c_int32),
 )
-_begin_noting = _declare("reformer_gpu_begin_noting", None)
+_begin_noting = declare("reformer_gpu_begin_noting", None)
 _MissingCallback = ctypes.CFUNCTYPE(None, ctypes.POINTER(_Entry), ctypes.c_char_p, ctypes.c_char_p)
-_end_noting = _declare("reformer_gpu_end_noting", ctypes.c_int32, ctypes.c_char_p, _MissingCallback)
-_compiler = _declare("reformer_gpu_compiler", ctypes.c_char_p, ctypes.c_char_p)
-_add_compiled = _declare(
+_end_noting = declare("reformer_gpu_end_noting", ctypes.c_int32, ctypes.c_char_p, _MissingCallback)
+_compiler = declare("reformer_gpu_compiler", ctypes.c_char_p, ctypes.c_char_p)
+_add_compiled = declare(
     "reformer_gpu_add_compiled",
     ctypes.c_int32,
     ctypes.POINTER(_Entry),
@@ -71,7 +71,7 @@ _add_compiled = _declare(
     ctypes.c_char_p,
     ctypes.c_int64,
 )
-_cache_folder = _declare("reformer_gpu_cache_folder", ctypes.c_char_p)
+_cache_folder = declare("reformer_gpu_cache_folder", ctypes.c_char_p)
 
 
 def nvrtc_of_wheel() -> Path | None:
@@ -93,12 +93,12 @@ def set_kernels_folder(folder: Path) -> None:
 
 
 def architecture(device: int) -> str:
-    return _check(_architecture(device)).decode()
+    return check(_architecture(device)).decode()
 
 
 def unavailable(architecture: str) -> str | None:
     """Reason why there are no kernels for an architecture; None if there are."""
-    return _check(_unavailable(architecture.encode())).decode() or None
+    return check(_unavailable(architecture.encode())).decode() or None
 
 
 def launch(
@@ -123,7 +123,7 @@ def launch(
     """
     shape = _Launch(device, stream, (ctypes.c_uint32 * 3)(*blocks), threads, shared_bytes, cluster, pdl)
     native = entry._native()
-    _check(_launch(ctypes.byref(native), ctypes.byref(shape), ctypes.byref(arguments), ctypes.sizeof(arguments)))
+    check(_launch(ctypes.byref(native), ctypes.byref(shape), ctypes.byref(arguments), ctypes.sizeof(arguments)))
 
 
 class Compiled(NamedTuple):
@@ -139,7 +139,7 @@ def compile_entry(entry: Entry, architecture: str) -> Compiled:
             that it doesn't know.
     """
     code, cached, native = ctypes.c_void_p(), ctypes.c_int32(), entry._native()
-    size = _check(_compile(ctypes.byref(native), architecture.encode(), ctypes.byref(code), ctypes.byref(cached)))
+    size = check(_compile(ctypes.byref(native), architecture.encode(), ctypes.byref(code), ctypes.byref(cached)))
     return Compiled(ctypes.string_at(code, size), bool(cached.value))
 
 
@@ -169,7 +169,7 @@ def note_launches(architecture: str, run: Callable[[], None]) -> list[Missing]:
         run()
     finally:
         ended = _end_noting(architecture.encode(), _MissingCallback(missing))
-    _check(ended)
+    check(ended)
     return kernels
 
 
@@ -183,14 +183,14 @@ class Compiler(NamedTuple):
 
 
 def compiler(architecture: str) -> Compiler:
-    library, prefix, code, *options = _check(_compiler(architecture.encode())).decode().splitlines()
+    library, prefix, code, *options = check(_compiler(architecture.encode())).decode().splitlines()
     return Compiler(library, prefix, code, options)
 
 
 def add_compiled(entry: Entry, architecture: str, code: bytes) -> None:
     """Add a missing kernel's code, as the compiler made it, and cache it."""
     native = entry._native()
-    _check(_add_compiled(ctypes.byref(native), architecture.encode(), code, len(code)))
+    check(_add_compiled(ctypes.byref(native), architecture.encode(), code, len(code)))
 
 
 def cache_folder() -> Path | None:

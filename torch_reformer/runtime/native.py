@@ -1,202 +1,16 @@
-"""Native library: loads it, and calls through ctypes its functions that take no tensors (problems, candidates,
-configuration).
-
-Importing this module registers the operators' schemas and kernels with PyTorch.
-"""
+"""Calls of the native library's functions that take no tensors: problems, candidates, selectors, settings."""
 
 from __future__ import annotations
 
 import ctypes
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
 
+from . import c_api
 from .arguments import shown
-
-PATH = Path(__file__).parent.parent / "_C.abi3.so"
-if not PATH.exists():
-    raise ImportError(
-        f"torch_reformer's native library is missing ({PATH.name}): build it with `make build` or "
-        "`pip install --no-build-isolation -e .`, and do not import from a source tree that hides an installed package"
-    )
-torch.ops.load_library(PATH)
-_lib = ctypes.CDLL(str(PATH))
-
-ISAS = ("plain", "avx2", "avx512")  # reformer::Isa (csrc/device.h)
-
-
-class Problem(ctypes.Structure):
-    """Mirror of reformer::ConvProblem (csrc/conv/problem.h), member by member."""
-
-    _fields_ = [
-        *((name, ctypes.c_int32) for name in "n c h w k r s".split()),
-        *((f"{name}_{axis}", ctypes.c_int32) for name in ("pad", "stride", "dilation") for axis in "hw"),
-        ("groups", ctypes.c_int32),
-        *((name, ctypes.c_uint8) for name in ("direction", "dtype", "layout", "bias")),
-    ]
-
-
-class Candidate(ctypes.Structure):
-    """Mirror of ReformerCandidate (csrc/c_api.h)."""
-
-    _fields_ = [
-        ("name", ctypes.c_char_p),
-        ("reason", ctypes.c_char_p),
-        ("estimate_us", ctypes.c_double),
-        ("workspace_bytes", ctypes.c_int64),
-        ("solver", ctypes.c_int32),
-        ("probability", ctypes.c_double),
-        ("condition", ctypes.c_char_p),
-    ]
-
-
-class Selector(ctypes.Structure):
-    """Mirror of ReformerSelector (csrc/c_api.h)."""
-
-    _fields_ = [
-        ("arch", ctypes.c_char_p),
-        *((name, ctypes.c_int32) for name in "decides feature_version rows width hidden blocks candidates".split()),
-        ("names", ctypes.POINTER(ctypes.c_char_p)),
-        ("tensors", ctypes.POINTER(ctypes.c_void_p)),
-    ]
-
-
-class Config(ctypes.Structure):
-    """Mirror of ReformerConfig (csrc/c_api.h)."""
-
-    _fields_ = [
-        ("forbidden", ctypes.POINTER(ctypes.c_int32)),
-        ("workspace_limit", ctypes.c_int64),
-        ("forbidden_count", ctypes.c_int32),
-        ("forced", ctypes.c_int32),
-        ("deterministic_only", ctypes.c_int32),
-        ("allow_reduced_accuracy", ctypes.c_int32),
-        ("epilogues", ctypes.c_int32),
-    ]
-
-
-class Epilogue(ctypes.Structure):
-    """Mirror of ReformerEpilogue (csrc/c_api.h)."""
-
-    _fields_ = [
-        ("separate", ctypes.c_int32),
-        ("fused", ctypes.c_int32),
-        ("is_fused", ctypes.c_int32),
-        ("has_features", ctypes.c_int32),
-        ("probability", ctypes.c_double),
-    ]
-
-
-class GpuSpec(ctypes.Structure):
-    """Mirror of reformer::GpuSpec (csrc/hip/devices.h)."""
-
-    _fields_ = [
-        ("architecture", ctypes.c_char_p),
-        ("name", ctypes.c_char_p),
-        ("code", ctypes.c_char_p),
-        ("units", ctypes.c_int32),
-        ("shared_kib", ctypes.c_int32),
-        ("has_tma", ctypes.c_bool),
-        ("gb_per_s", ctypes.c_double),
-        ("tflops", ctypes.c_double),
-        ("tf32_tflops", ctypes.c_double),
-        ("fp32_tflops", ctypes.c_double),
-        ("fp64_tflops", ctypes.c_double),
-    ]
-
-
-def _declare(name: str, result: type | None, *arguments: type):
-    function = getattr(_lib, name)
-    function.restype, function.argtypes = result, arguments
-    return function
-
-
-_error = _declare("reformer_error", ctypes.c_char_p)
-_problem_parse = _declare("reformer_problem_parse", ctypes.c_int32, ctypes.c_char_p, ctypes.POINTER(Problem))
-_problem_str = _declare("reformer_problem_str", ctypes.c_char_p, ctypes.POINTER(Problem))
-_problem_kind = _declare("reformer_problem_kind", ctypes.c_char_p, ctypes.POINTER(Problem))
-_device = _declare("reformer_device", ctypes.c_char_p, ctypes.c_char_p)
-_solver_count = _declare("reformer_solver_count", ctypes.c_int32)
-_solver_name = _declare("reformer_solver_name", ctypes.c_char_p, ctypes.c_int32)
-_decide = _declare("reformer_decide", ctypes.c_int32, ctypes.POINTER(Problem), ctypes.c_char_p)
-_decide_all = _declare(
-    "reformer_decide_all",
-    ctypes.c_int32,
-    ctypes.POINTER(Problem),
-    ctypes.c_int64,
-    ctypes.c_char_p,
-    ctypes.POINTER(ctypes.c_int32),
-)
-_candidates = _declare(
-    "reformer_candidates",
-    ctypes.c_int32,
-    ctypes.POINTER(Problem),
-    ctypes.c_char_p,
-    ctypes.POINTER(Candidate),
-    ctypes.POINTER(ctypes.c_int32),
-)
-_cost_class = _declare("reformer_cost_class", ctypes.c_int32, ctypes.POINTER(Problem))
-_cost_terms = _declare(
-    "reformer_cost_terms", ctypes.c_int32, ctypes.POINTER(Problem), ctypes.c_char_p, ctypes.POINTER(ctypes.c_double)
-)
-_epilogue = _declare(
-    "reformer_epilogue",
-    ctypes.c_int32,
-    ctypes.POINTER(Problem),
-    ctypes.c_char_p,
-    ctypes.POINTER(ctypes.c_int64),
-    ctypes.c_int64,
-    ctypes.POINTER(Epilogue),
-    ctypes.POINTER(ctypes.c_int32),
-    ctypes.POINTER(ctypes.c_float),
-)
-_feature_shape = _declare("reformer_feature_shape", None, ctypes.c_int32, ctypes.POINTER(ctypes.c_int32))
-_features = _declare(
-    "reformer_features",
-    ctypes.c_int32,
-    ctypes.POINTER(Problem),
-    ctypes.c_int64,
-    ctypes.c_char_p,
-    ctypes.POINTER(ctypes.c_int32),
-    ctypes.POINTER(ctypes.c_float),
-)
-_selector_check = _declare("reformer_selector_check", ctypes.c_int32, ctypes.POINTER(Selector))
-_selector_set = _declare("reformer_selector_set", ctypes.c_int32, ctypes.POINTER(Selector))
-_selector_remove = _declare("reformer_selector_remove", ctypes.c_int32, ctypes.c_char_p, ctypes.c_int32)
-_selector_candidates = _declare("reformer_selector_candidates", ctypes.c_int32, ctypes.c_char_p)
-_selector_logits = _declare(
-    "reformer_selector_logits",
-    ctypes.c_int32,
-    ctypes.POINTER(Problem),
-    ctypes.c_int64,
-    ctypes.c_char_p,
-    ctypes.c_int32,
-    ctypes.POINTER(ctypes.c_float),
-)
-_set_config = _declare("reformer_set_config", ctypes.c_int32, ctypes.POINTER(Config))
-_SettingReader = ctypes.CFUNCTYPE(ctypes.c_int32)
-_set_tf32_reader = _declare("reformer_set_tf32_reader", None, _SettingReader)
-_set_deterministic_reader = _declare("reformer_set_deterministic_reader", None, _SettingReader)
-_allows_tf32 = _declare("reformer_allows_tf32", ctypes.c_int32, ctypes.c_char_p)
-_gpu_specs = _declare("reformer_gpu_specs", ctypes.POINTER(GpuSpec), ctypes.POINTER(ctypes.c_int32))
-_operation_count = _declare("reformer_operation_count", ctypes.c_int32)
-_operation_name = _declare("reformer_operation_name", ctypes.c_char_p, ctypes.c_int32)
-_operation_operands = _declare("reformer_operation_operands", ctypes.c_int32, ctypes.c_int32)
-_intern_plan = _declare("reformer_intern_plan", ctypes.c_int64, ctypes.POINTER(ctypes.c_int64), ctypes.c_int64)
-release_plan = _declare("reformer_release_plan", None, ctypes.c_int64)
-_interned_counts = _declare(
-    "reformer_interned_counts", None, ctypes.POINTER(ctypes.c_int64), ctypes.POINTER(ctypes.c_int64)
-)
-_cache_counts = _declare("reformer_cache_counts", None, ctypes.POINTER(ctypes.c_int64), ctypes.POINTER(ctypes.c_int64))
-
-
-def _check(result):
-    if result is None or (isinstance(result, int) and result < 0):
-        raise ValueError(_error().decode())
-    return result
-
+from .c_api import ISAS, Candidate, Config, Epilogue, GpuSpec, Problem, Selector, check
 
 Problems = ctypes.Array | Iterable[Problem]
 
@@ -220,29 +34,29 @@ def _floats(tensor: torch.Tensor):
 
 def problem_parse(key: str) -> Problem:
     problem = Problem()
-    _check(_problem_parse(key.encode(), ctypes.byref(problem)))
+    check(c_api.problem_parse(key.encode(), ctypes.byref(problem)))
     return problem
 
 
 def problem_str(problem: Problem) -> str:
-    return _check(_problem_str(ctypes.byref(problem))).decode()
+    return check(c_api.problem_str(ctypes.byref(problem))).decode()
 
 
 def problem_kind(problem: Problem) -> str:
-    return _check(_problem_kind(ctypes.byref(problem))).decode()
+    return check(c_api.problem_kind(ctypes.byref(problem))).decode()
 
 
 def device(text: str | None) -> str:
-    return _check(_device(_text(text))).decode()
+    return check(c_api.device(_text(text))).decode()
 
 
 def solver_names() -> list[str]:
-    return [_check(_solver_name(index)).decode() for index in range(_solver_count())]
+    return [check(c_api.solver_name(index)).decode() for index in range(c_api.solver_count())]
 
 
 def decide(problem: Problem, device: str | None = None) -> int:
     """Index of the chosen solver in solver_names()."""
-    return _check(_decide(ctypes.byref(problem), _text(device)))
+    return check(c_api.decide(ctypes.byref(problem), _text(device)))
 
 
 def decide_all(problems: Problems, device: str | None = None) -> torch.Tensor:
@@ -250,26 +64,26 @@ def decide_all(problems: Problems, device: str | None = None) -> torch.Tensor:
     problems = _array(problems)
     choices = torch.empty(len(problems), dtype=torch.int32)
     pointer = ctypes.cast(choices.data_ptr(), ctypes.POINTER(ctypes.c_int32))
-    _check(_decide_all(problems, len(problems), _text(device), pointer))
+    check(c_api.decide_all(problems, len(problems), _text(device), pointer))
     return choices
 
 
 def candidates(problem: Problem, device: str | None) -> tuple[list[Candidate], int]:
     """Candidates that run on the device, in the order of solver_names(), and the solver index of the chosen one."""
-    array, count = (Candidate * _solver_count())(), ctypes.c_int32()
-    chosen = _check(_candidates(ctypes.byref(problem), _text(device), array, ctypes.byref(count)))
+    array, count = (Candidate * c_api.solver_count())(), ctypes.c_int32()
+    chosen = check(c_api.candidates(ctypes.byref(problem), _text(device), array, ctypes.byref(count)))
     return array[: count.value], chosen
 
 
 def cost_class(problem: Problem) -> int:
     """Class of the problem in the CPU cost model (csrc/cpu/cost.h)."""
-    return _check(_cost_class(ctypes.byref(problem)))
+    return check(c_api.cost_class(ctypes.byref(problem)))
 
 
 def cost_terms(problem: Problem, device: str | None) -> tuple[float, float, float]:
     """Terms of the CPU cost model: flop, bytes and 1, in microseconds of the nominal machine."""
     terms = (ctypes.c_double * 3)()
-    _check(_cost_terms(ctypes.byref(problem), _text(device), terms))
+    check(c_api.cost_terms(ctypes.byref(problem), _text(device), terms))
     return tuple(terms)
 
 
@@ -290,7 +104,7 @@ EPILOGUES = (None, *WAYS)
 
 def feature_shape(decides: str = "kernels") -> FeatureShape:
     shape = (ctypes.c_int32 * 4)()
-    _feature_shape(DECIDES.index(decides), shape)
+    c_api.feature_shape(DECIDES.index(decides), shape)
     return FeatureShape(*shape)
 
 
@@ -301,7 +115,7 @@ def features(problems: Problems, device: str | None) -> tuple[torch.Tensor, torc
     shape = len(problems), *feature_shape()[1:3]
     rows, weights = torch.empty(shape, dtype=torch.int32), torch.empty(shape)
     row_pointer = ctypes.cast(rows.data_ptr(), ctypes.POINTER(ctypes.c_int32))
-    _check(_features(problems, len(problems), _text(device), row_pointer, _floats(weights)))
+    check(c_api.features(problems, len(problems), _text(device), row_pointer, _floats(weights)))
     return rows, weights
 
 
@@ -322,7 +136,7 @@ def epilogue(
     numbers, row_pointer = (ctypes.c_int64 * len(code))(*code), rows.data_ptr()
     row_pointer = ctypes.cast(row_pointer, ctypes.POINTER(ctypes.c_int32))
     arguments = ctypes.byref(problem), _text(device), numbers, len(code), ctypes.byref(decision)
-    _check(_epilogue(*arguments, row_pointer, _floats(weights)))
+    check(c_api.epilogue(*arguments, row_pointer, _floats(weights)))
     return decision, (rows, weights) if decision.has_features else None
 
 
@@ -393,7 +207,7 @@ def _describe(
 def check_selector(arch: str, **description) -> None:
     """Raise the error that set_selector() would raise for the same arguments."""
     described = _describe(arch, **description)
-    _check(_selector_check(ctypes.byref(described.selector)))
+    check(c_api.selector_check(ctypes.byref(described.selector)))
 
 
 def set_selector(arch: str, **description) -> None:
@@ -412,7 +226,7 @@ def set_selector(arch: str, **description) -> None:
         ValueError: for anything that does not fit, including another version of the features.
     """
     described = _describe(arch, **description)
-    _check(_selector_set(ctypes.byref(described.selector)))
+    check(c_api.selector_set(ctypes.byref(described.selector)))
     key = arch, description.get("decides", "kernels")
     _selectors[key] = {**description, "candidates": list(description["candidates"])}
 
@@ -425,7 +239,7 @@ def selector(arch: str, decides: str = "kernels") -> dict[str, Any] | None:
 
 def remove_selector(arch: str, decides: str = "kernels") -> None:
     """Let the static rule decide for an architecture again."""
-    _check(_selector_remove(arch.encode(), DECIDES.index(decides)))
+    check(c_api.selector_remove(arch.encode(), DECIDES.index(decides)))
     _selectors.pop((arch, decides), None)
 
 
@@ -433,8 +247,8 @@ def logits(problems: Problems, device: str | None = None, isa: str | None = None
     """Logits of the device's selector for its candidates, ``[problem, candidate]``. ``isa`` is the instruction set to
     compute with (``plain``, ``avx2`` or ``avx512``): this machine's best if None."""
     problems = _array(problems)
-    result = torch.empty(len(problems), _check(_selector_candidates(_text(device))))
-    _check(_selector_logits(problems, len(problems), _text(device), _isa(isa), _floats(result)))
+    result = torch.empty(len(problems), check(c_api.selector_candidates(_text(device))))
+    check(c_api.selector_logits(problems, len(problems), _text(device), _isa(isa), _floats(result)))
     return result
 
 
@@ -450,7 +264,7 @@ def set_config(
     indices = list(forbidden)
     array = (ctypes.c_int32 * len(indices))(*indices)
     flags = deterministic_only, allow_reduced_accuracy, EPILOGUES.index(epilogues)
-    _check(_set_config(ctypes.byref(Config(array, workspace_limit, len(indices), forced, *flags))))
+    check(c_api.set_config(ctypes.byref(Config(array, workspace_limit, len(indices), forced, *flags))))
 
 
 _readers = {}  # keeps alive the callbacks that the library holds
@@ -458,32 +272,32 @@ _readers = {}  # keeps alive the callbacks that the library holds
 
 def set_tf32_reader(reader: Callable[[], bool]) -> None:
     """Set the callback by which the library reads PyTorch's tf32 setting (csrc/dispatch/pytorch_settings.h)."""
-    _readers["tf32"] = _SettingReader(reader)
-    _set_tf32_reader(_readers["tf32"])
+    _readers["tf32"] = c_api.SettingReader(reader)
+    c_api.set_tf32_reader(_readers["tf32"])
 
 
 def set_deterministic_reader(reader: Callable[[], bool]) -> None:
     """Set the callback by which the library reads PyTorch's setting of deterministic algorithms."""
-    _readers["deterministic"] = _SettingReader(reader)
-    _set_deterministic_reader(_readers["deterministic"])
+    _readers["deterministic"] = c_api.SettingReader(reader)
+    c_api.set_deterministic_reader(_readers["deterministic"])
 
 
 def allows_tf32(device: str | None) -> bool:
     """True if PyTorch's current settings allow fp32 convolutions on this device to round to tf32."""
-    return bool(_check(_allows_tf32(_text(device))))
+    return bool(check(c_api.allows_tf32(_text(device))))
 
 
 def cache_counts() -> tuple[int, int]:
     """Hits and misses of the calling thread's decision cache."""
     hits, misses = ctypes.c_int64(), ctypes.c_int64()
-    _cache_counts(ctypes.byref(hits), ctypes.byref(misses))
+    c_api.cache_counts(ctypes.byref(hits), ctypes.byref(misses))
     return hits.value, misses.value
 
 
 def gpu_specs() -> list[GpuSpec]:
     """Known GPUs (csrc/hip/devices.def); the first of an architecture is its most common one."""
     count = ctypes.c_int32()
-    specs = _gpu_specs(ctypes.byref(count))
+    specs = c_api.gpu_specs(ctypes.byref(count))
     return specs[: count.value]
 
 
@@ -495,17 +309,20 @@ def has_tma(architecture: str) -> bool:
 def operations() -> dict[str, int]:
     """Number of operands of each operation of a program, in the order of the operations' numbers
     (csrc/program/ops.def)."""
-    return {_operation_name(number).decode(): _operation_operands(number) for number in range(_operation_count())}
+    return {
+        c_api.operation_name(number).decode(): c_api.operation_operands(number)
+        for number in range(c_api.operation_count())
+    }
 
 
 def intern_plan(code: list[int]) -> int:
     """Number by which private operators take this plan, valid until release_plan(number). csrc/plan/plan.h describes
     the code."""
-    return _check(_intern_plan((ctypes.c_int64 * len(code))(*code), len(code)))
+    return check(c_api.intern_plan((ctypes.c_int64 * len(code))(*code), len(code)))
 
 
 def interned_counts() -> tuple[int, int]:
     """Numbers of programs and plans that the library holds now."""
     programs, plans = ctypes.c_int64(), ctypes.c_int64()
-    _interned_counts(ctypes.byref(programs), ctypes.byref(plans))
+    c_api.interned_counts(ctypes.byref(programs), ctypes.byref(plans))
     return programs.value, plans.value

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from . import native
+from . import c_api, native
 from .arguments import shown
 from .aten_call import AtenCall
 
@@ -214,7 +214,7 @@ class Plan:
     def __reduce__(self):  # numbers differ between processes
         return _planned, (self._inputs, self.steps, self.outputs)
 
-    def __del__(self, release=native.release_plan):  # bound here: modules may be gone when the process ends
+    def __del__(self, release=c_api.release_plan):  # bound here: modules may be gone when the process ends
         if "number" in self.__dict__:
             release(self.number)
 

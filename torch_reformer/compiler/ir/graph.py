@@ -79,6 +79,11 @@ class View:
         """Number of elements of the value that are read; repeated ones count once."""
         return self.layout.elements
 
+    def transposed(self) -> View:
+        """The view with its dimensions in reverse order."""
+        layout = self.layout
+        return View(self.value, Layout(layout.sizes[::-1], layout.strides[::-1], layout.offset))
+
     def __str__(self) -> str:
         return str(self.value) if self.layout == self.value.layout else f"{self.value}{self.layout}"
 

@@ -8,16 +8,9 @@ from torch import Tensor
 from ...runtime.dtypes import FLOATS
 from ..ir.fake_tensors import layout_of
 from ..ir.fx_utils import constant_pad
-from ..ir.graph import Call, Graph, Map, Typed, View
+from ..ir.graph import Graph, Map, Typed, View
 from ..ir.iteration_space import find_space, index_map_of, result_maps
 from ..ir.layout import Layout
-
-
-def rows_below(call: Call) -> bool:
-    """True if a call of constant_pad_nd appends rows of zeros to a matrix or stack, or zeros to a vector."""
-    view, pads, *number = call.args
-    dimensions = len(view.layout.sizes)
-    return len(pads) == 2 * dimensions and not any(pads[:-1]) and pads[-1] > 0 and number in ([], [0], [0.0])
 
 
 def _pad(graph: Graph, value: Tensor, view: View, pads, number=0) -> View | None:

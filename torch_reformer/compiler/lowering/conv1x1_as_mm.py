@@ -27,7 +27,7 @@ def is_product(input: View, weight: View, stride, padding, dilation, transposed:
 
 def convolution(graph: Graph, value: Tensor, input: View, weight: View, bias: View | None) -> View:
     """Add the convolution as aten.mm, or as aten.addmm with a bias. value: the fake result."""
-    operands = (_matrix(input), _transposed(_matrix(weight)))
+    operands = (_matrix(input), _matrix(weight).transposed())
     if bias is None:
         return _product(graph, aten.mm.default, operands, value)
     return _product(graph, aten.addmm.default, (bias, *operands), value)
@@ -36,7 +36,7 @@ def convolution(graph: Graph, value: Tensor, input: View, weight: View, bias: Vi
 def gradients(graph: Graph, values, grad: View, input: View, weight: View, wanted) -> list[View | None]:
     """Add the gradients of input and weight that are wanted; None for others. values: the fake gradients."""
     grad = _matrix(grad)
-    operands = (grad, _matrix(weight)), (_transposed(grad), _matrix(input))
+    operands = (grad, _matrix(weight)), (grad.transposed(), _matrix(input))
     return [
         _product(graph, aten.mm.default, factors, value) if is_wanted else None
         for value, is_wanted, factors in zip(values, wanted, operands, strict=True)
@@ -47,11 +47,6 @@ def _matrix(view: View) -> View:
     """The first two dimensions of a view whose others have one element."""
     layout = view.layout
     return View(view.value, Layout(layout.sizes[:2], layout.strides[:2], layout.offset))
-
-
-def _transposed(view: View) -> View:
-    layout = view.layout
-    return View(view.value, Layout(layout.sizes[::-1], layout.strides[::-1], layout.offset))
 
 
 def _product(graph: Graph, operator, operands: tuple[View, ...], value: Tensor) -> View:

@@ -97,7 +97,7 @@ def _operands(terms: list[Operation]) -> list[tuple[list[View], int]]:
     if isinstance(terms[0], Reduce):
         return [([term.input for term in terms], terms[0].over[0])]
     if terms[0].operator is _mm:
-        return [([_transposed(term.args[0]) for term in terms], 0), ([term.args[1] for term in terms], 0)]
+        return [([term.args[0].transposed() for term in terms], 0), ([term.args[1] for term in terms], 0)]
     width = terms[0].results[0].layout.sizes[1]
     return [([_rows(term.args[0], width) for term in terms], 0), ([_rows(term.args[1]) for term in terms], 0)]
 
@@ -109,17 +109,12 @@ def _joined(graph: Graph, before: Operation, terms: list[Operation]) -> View:
     if isinstance(first, Reduce):
         operation = Reduce(first.kind, *operands, first.over)
     elif first.operator is _mm:
-        operation = Call(_mm, (_transposed(operands[0]), operands[1]), {})
+        operation = Call(_mm, (operands[0].transposed(), operands[1]), {})
     else:
         operation = Call(_embedding_grad, (*operands, *first.args[2:]), {})
     type = Typed(result.layout, result.dtype, result.device)
     value = add_at(graph, place_of(graph, before), operation, type)
     return View(value, value.layout)
-
-
-def _transposed(view: View) -> View:
-    layout = view.layout
-    return View(view.value, Layout(layout.sizes[::-1], layout.strides[::-1], layout.offset))
 
 
 def _rows(view: View, *width: int) -> View:

@@ -18,7 +18,7 @@ def pack_casts(graph: Graph) -> None:
     first: list[Map] = []
     last: list[Map] = []
     for operation in graph.operations:
-        if not _is_cast(operation):
+        if not _is_float_cast(operation):
             continue
         result, source = operation.results[0], operation.inputs[0].value
         result_readers = readers.get(result, [])
@@ -36,7 +36,7 @@ def pack_casts(graph: Graph) -> None:
                 _pack(graph, pack, parts)
 
 
-def _is_cast(operation) -> bool:
+def _is_float_cast(operation) -> bool:
     """True for a cast between floating-point types in the same order of memory."""
     if not isinstance(operation, Map) or operation.name != "_to_copy":
         return False

@@ -7,14 +7,13 @@ from __future__ import annotations
 
 from ..ir.fx_utils import constant_pad
 from ..ir.graph import Call, Casts, Graph
-from ..lowering.constant_pad import rows_below
 
 
 def pad_casts(graph: Graph) -> None:
     """Drop paddings of results of Casts that nothing else reads, and make the padded tensors the results."""
     uses = graph.uses()
     for operation in list(graph.operations):
-        if not isinstance(operation, Call) or operation.operator is not constant_pad or not rows_below(operation):
+        if not isinstance(operation, Call) or operation.operator is not constant_pad or not _appends_rows(operation):
             continue
         (padded,), source = operation.results, operation.args[0]
         casts = source.value.maker
@@ -24,3 +23,10 @@ def pad_casts(graph: Graph) -> None:
             casts.results[casts.results.index(source.value)] = padded
             padded.maker = casts
             graph.operations.remove(operation)
+
+
+def _appends_rows(call: Call) -> bool:
+    """True if a call of constant_pad_nd appends rows of zeros to a matrix or stack, or zeros to a vector."""
+    view, pads, *number = call.args
+    dimensions = len(view.layout.sizes)
+    return len(pads) == 2 * dimensions and not any(pads[:-1]) and pads[-1] > 0 and number in ([], [0], [0.0])
