@@ -31,22 +31,12 @@ hypothesis.settings.load_profile("reformer")
 kernel_folders.load_nvrtc()
 
 
-def pytest_addoption(parser):
-    parser.addoption("--first-cases", action="store_true", help="run one case of each test")
-
-
 def pytest_collection_modifyitems(config, items):
     """Skip tests of GPUs on machines without one."""
     if not torch.cuda.is_available():
         for item in items:
             if item.get_closest_marker("gpu"):
                 item.add_marker(pytest.mark.skip(reason="there is no GPU here"))
-    if config.getoption("--first-cases"):
-        first = {}
-        for item in items:
-            first.setdefault((item.path, item.originalname), item)
-        config.hook.pytest_deselected(items=[item for item in items if item not in first.values()])
-        items[:] = first.values()
 
 
 @pytest.fixture(params=["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])

@@ -256,6 +256,7 @@ def process(folder, name) -> subprocess.Popen:
     return subprocess.Popen([sys.executable, "-c", CODE, name], env=environment, stdout=subprocess.PIPE, text=True)
 
 
+@pytest.mark.slow
 def test_another_process_finds_them(folder):
     one, other = (process(folder, "densenet").communicate()[0].split("\n")[1].split(" ", 1) for _ in range(2))
     assert [one[0], other[0]] == ["0", "1"] and one[1] == other[1]

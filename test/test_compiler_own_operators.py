@@ -31,7 +31,9 @@ def types_cast(model):
     return run
 
 
-@pytest.mark.parametrize("name, autocast", [("resnet", False), ("unet", False), ("convnext", True)])
+@pytest.mark.parametrize(
+    "name, autocast", [pytest.param("resnet", False, marks=pytest.mark.slow), ("unet", False), ("convnext", True)]
+)
 def test_converted_models_have_the_same_plans(name, autocast):
     """convert() has modules call this package's convolution, which the compiler takes for PyTorch's."""
     model, inputs = training_models.make(name)

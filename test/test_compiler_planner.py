@@ -208,6 +208,7 @@ for report in planned(model, tuple(inputs), "sm_90"):
 """
 
 
+@pytest.mark.slow
 def test_every_process_has_the_same():
     folder = Path(__file__).parent
     command = [sys.executable, "-c", _PRINT, str(folder), str(folder.parent)]

@@ -8,6 +8,7 @@ import pytest
 from torch_reformer import demo
 
 
+@pytest.mark.slow
 def test_all_networks_learn_alike(capsys):
     demo.main(["--epochs", "1"])
     shown = capsys.readouterr().out

@@ -102,8 +102,17 @@ def run(libraries, sanitize):
     return pretend
 
 
-@pytest.mark.parametrize("arch", ["gfx908", "gfx90a", "gfx942"])
-@pytest.mark.parametrize("registry", ["old", "newest"])
+@pytest.mark.parametrize(
+    "arch, registry",
+    [
+        ("gfx908", "old"),
+        ("gfx942", "newest"),
+        *(
+            pytest.param(*pair, marks=pytest.mark.slow)
+            for pair in (("gfx908", "newest"), ("gfx90a", "old"), ("gfx90a", "newest"), ("gfx942", "old"))
+        ),
+    ],
+)
 def test_every_offered_solver_computes_what_pytorch_does(run, arch, registry):
     run(
         f"""

@@ -1,5 +1,4 @@
-"""Run the emulated tests again under the compiler's sanitizers, in their own processes: one case of each test, or all
-that `make test` runs."""
+"""Run the emulated tests that `make test` runs again under the compiler's sanitizers, each file in its own process."""
 
 import pytest
 
@@ -24,18 +23,10 @@ FAMILIES = [
 pytestmark = [emulator.needed, emulator.without_sanitizers]
 
 
-def check(*options, families):
-    files = [f"test/emulator/{family}.py" for family in families]
-    done = emulator.sanitized(["-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", "--tb=short", *options, *files])
-    assert done.returncode == 0, done.stdout[-5000:] + done.stderr[-5000:]
-
-
-def test_no_complaints_of_first_cases():
-    """One case of each test, all in one process."""
-    check("--first-cases", families=FAMILIES)
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("family", FAMILIES)
 def test_no_complaints(family):
-    check("-m", "not slow", families=[family])
+    file = f"test/emulator/{family}.py"
+    options = ["-q", "-x", "-p", "no:cacheprovider", "--tb=short", "-m", "not slow"]
+    done = emulator.sanitized(["-m", "pytest", *options, file])
+    assert done.returncode == 0, done.stdout[-5000:] + done.stderr[-5000:]
