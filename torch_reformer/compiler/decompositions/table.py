@@ -1,5 +1,5 @@
 """The table of decompositions for AOTAutograd: PyTorch's core table without some operators that stay whole, and with
-further ones; and this package's own convolutions as PyTorch's."""
+further ones."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 from torch._decomp import core_aten_decompositions, get_decompositions
-from torch.overrides import TorchFunctionMode
 
 from ...runtime import native  # noqa: F401  registers the operators
 from ..ir.stages import or_whole
@@ -24,6 +23,7 @@ from . import (
     norms,
     scatter_reduce,
 )
+from .tracing import UPSAMPLINGS
 
 aten, reformer = torch.ops.aten, torch.ops.reformer
 
@@ -31,7 +31,7 @@ aten, reformer = torch.ops.aten, torch.ops.reformer
 _WHOLE = {
     *(aten.nll_loss_forward, aten.nll_loss_backward, aten.nll_loss2d_forward, aten.nll_loss2d_backward),
     *(aten.index_add, aten._unsafe_index, aten._unsafe_index_put),
-    *(aten.upsample_bilinear2d, aten.upsample_nearest2d, aten.im2col, aten.col2im),
+    *(*UPSAMPLINGS, aten.im2col, aten.col2im),
     *(aten.baddbmm, aten._scaled_dot_product_flash_attention_for_cpu),
     *(aten.silu, aten.rsub, aten.gelu_backward),
 }
@@ -83,15 +83,6 @@ def _first_of(one: Callable, other: Callable) -> Callable:
         return other(*args, **kwargs) if result is NotImplemented else result
 
     return rule
-
-
-class ConvolutionsOfPyTorch(TorchFunctionMode):
-    """Trace this package's convolution operator, which modules swapped by convert() call, as PyTorch's convolution. So
-    both give the same plan: autograd asks PyTorch's convolution for both gradients at once."""
-
-    def __torch_function__(self, function, types, args=(), kwargs=None):
-        function = torch.conv2d if function is reformer.conv2d.default else function
-        return function(*args, **(kwargs or {}))
 
 
 def _input_grad(input_size, weight, grad_output, stride=(1, 1), padding=(0, 0), dilation=(1, 1), groups=1) -> Tensor:
