@@ -11,6 +11,7 @@ from torch import Tensor
 from torch._decomp import core_aten_decompositions, get_decompositions
 
 from ...runtime import native  # noqa: F401  registers the operators
+from ..ir.fx_utils import UPSAMPLINGS
 from ..ir.stages import or_whole
 from . import (
     conv1d,
@@ -23,7 +24,6 @@ from . import (
     norms,
     scatter_reduce,
 )
-from .tracing import UPSAMPLINGS
 
 aten, reformer = torch.ops.aten, torch.ops.reformer
 

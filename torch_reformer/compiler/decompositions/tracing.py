@@ -13,14 +13,10 @@ from torch._ops import OpOverload
 from torch._prims_common import suggest_memory_format
 from torch.overrides import TorchFunctionMode
 
+from ..ir.fx_utils import NEAREST, UPSAMPLINGS, gradient_of
+
 aten, reformer = torch.ops.aten, torch.ops.reformer
 
-_NEAREST = (
-    *(aten.upsample_nearest1d, aten.upsample_nearest2d, aten.upsample_nearest3d),
-    *(aten._upsample_nearest_exact1d, aten._upsample_nearest_exact2d, aten._upsample_nearest_exact3d),
-)
-_LINEAR = aten.upsample_linear1d, aten.upsample_bilinear2d, aten.upsample_trilinear3d, aten.upsample_bicubic2d
-UPSAMPLINGS = *_NEAREST, *_LINEAR
 _KEEPS_FORMAT = (
     aten.upsample_bilinear2d,
     aten.upsample_trilinear3d,
@@ -79,7 +75,7 @@ def _of_sizes(packet) -> Callable[..., Tensor]:
         size = upsample_compute_output_size(input.size(), output_size, scale_factors)
         return packet.default(input, size, align_corners, *(scale_factors or [None] * len(size)))
 
-    return nearest if packet in _NEAREST else linear
+    return nearest if packet in NEAREST else linear
 
 
 def _gradient(packet) -> Callable[..., Tensor]:
@@ -94,7 +90,6 @@ def _gradient(packet) -> Callable[..., Tensor]:
 
 _instead: dict[OpOverload, dict[DispatchKey, Callable[..., Tensor]]] = {}
 for packet in UPSAMPLINGS:
-    backward = getattr(aten, f"{packet._qualified_op_name.split('::')[1]}_backward")
     _instead[packet.default] = {}
     _instead[packet.vec] = dict.fromkeys(_KEYS, _of_sizes(packet))
-    _instead[backward.default] = {DispatchKey.Meta: _gradient(packet)}
+    _instead[gradient_of(packet)] = {DispatchKey.Meta: _gradient(packet)}

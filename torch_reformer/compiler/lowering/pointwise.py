@@ -16,9 +16,8 @@ from ..ir.custom_ops import scaled
 from ..ir.fake_tensors import is_plain, layout_of, real_tensors, typed
 from ..ir.fx_utils import CONSTANTS
 from ..ir.graph import Call, Graph, Map, Typed, View
-from ..ir.iteration_space import find_space, index_map_of
 from ..ir.layout import Layout
-from .contiguous import copied, in_order
+from .contiguous import copied, has_space, in_order
 
 aten = torch.ops.aten
 
@@ -205,11 +204,11 @@ def _map(target, rule: Callable[..., Expression], graph: Graph, value, *args, **
             return None
     if any(isinstance(arg, View) for arg in kwargs.values()) or not computes(inputs, value):
         return None
-    if not _has_space(inputs, layout):
+    if not has_space(inputs, layout):
         if _is_copy(target, inputs[0], value) and inputs[0].elements == layout.numel:
             return copied(graph, inputs[0], layout)
         inputs = [in_order(graph, view, layout) for view in inputs]
-        if not _has_space(inputs, layout):
+        if not has_space(inputs, layout):
             return None
     numbers, dtype = list(args), inputs[0].value.dtype
     if target in COMPARISONS and dtype in FLOATS and not isinstance(numbers[-1], View):
@@ -236,11 +235,6 @@ def _map(target, rule: Callable[..., Expression], graph: Graph, value, *args, **
 def _is_copy(target, input: View, value: Tensor) -> bool:
     """True if the operator copies its operand without a cast."""
     return target in (aten.clone.default, aten.copy.default) and input.value.dtype == value.dtype
-
-
-def _has_space(inputs: list[View], layout: Layout) -> bool:
-    """True if a program can compute a result of this layout from the inputs in place."""
-    return find_space(layout.numel, {index_map_of(layout, view.layout) for view in inputs}, set()) is not None
 
 
 def computes(inputs: list[View], value: Tensor) -> bool:
