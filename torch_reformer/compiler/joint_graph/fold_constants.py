@@ -10,6 +10,7 @@ from collections.abc import Iterator
 
 import torch
 from torch import Tensor
+from torch._subclasses import FakeTensor
 from torch.fx import GraphModule, Node
 
 from ..ir.fake_tensors import real_tensors
@@ -54,9 +55,10 @@ def _read_by_others(known: list[Node]) -> list[Node]:
 
 
 def _is_constant(module: GraphModule, node: Node) -> bool:
-    """True for a tensor of the module, and for an operator that takes no tensor."""
+    """True for a tensor of the module, unless it is a fake one, and for an operator that takes no tensor."""
     if node.op == "get_attr":
-        return isinstance(getattr(module, node.target, None), Tensor) and isinstance(node.meta.get("val"), Tensor)
+        value = getattr(module, node.target, None)
+        return isinstance(value, Tensor) and not isinstance(value, FakeTensor)
     return _is_pure(node) and not node.all_input_nodes
 
 
