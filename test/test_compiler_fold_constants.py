@@ -123,3 +123,27 @@ def test_other_layouts():
         return [x + numbers, x * torch.arange(3).remainder(2)[:, None].expand(3, 2)]
 
     assert folded(function, torch.ones(3, 2)) == [aten.add.Tensor, aten.mul.Tensor]
+
+
+def test_names_of_constants_that_are_there_are_not_taken():
+    """A partition gives a graph only some of the constants; its own must not replace them."""
+    x = torch.ones(4)
+    module = make_fx(lambda x: [x * (torch.arange(4) % 3) * (torch.arange(4) % 2)])(x)
+    fold_constants(module)
+    expected = module(x)
+    (first, *_) = (node for node in module.graph.nodes if node.op == "get_attr")
+    module.register_buffer("_folded_7", getattr(module, first.target))
+    delattr(module, first.target)
+    first.target = "_folded_7"
+    with module.graph.inserting_before(first):
+        other = module.graph.call_function(aten.arange.default, (4,))
+        other.meta["val"] = torch.arange(4)
+        other = module.graph.call_function(aten.remainder.Scalar, (other, 4))
+        other.meta["val"] = torch.arange(4)
+    last = [node for node in module.graph.nodes if node.target is aten.mul.Tensor][-1]
+    with module.graph.inserting_after(last):
+        total = module.graph.call_function(aten.add.Tensor, (last, other))
+        total.meta["val"] = last.meta["val"]
+    last.replace_all_uses_with(total, delete_user_cb=lambda user: user is not total)
+    fold_constants(module)
+    assert torch.equal(module(x)[0], expected[0] + torch.arange(4))

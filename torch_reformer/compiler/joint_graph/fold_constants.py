@@ -6,11 +6,12 @@ and moves to the GPU need no copy in each call, and do not keep the graph out of
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
 
 import torch
 from torch import Tensor
-from torch._subclasses import FakeTensor
+from torch._ops import OpOverload
 from torch.fx import GraphModule, Node
 
 from ..ir.fake_tensors import real_tensors
@@ -55,16 +56,15 @@ def _read_by_others(known: list[Node]) -> list[Node]:
 
 
 def _is_constant(module: GraphModule, node: Node) -> bool:
-    """True for a tensor of the module, unless it is a fake one, and for an operator that takes no tensor."""
+    """True for a tensor of the module, and for an operator that takes no tensor."""
     if node.op == "get_attr":
-        value = getattr(module, node.target, None)
-        return isinstance(value, Tensor) and not isinstance(value, FakeTensor)
+        return isinstance(getattr(module, node.target, None), Tensor)
     return _is_pure(node) and not node.all_input_nodes
 
 
 def _is_pure(node: Node) -> bool:
     """True for an operator of PyTorch's that gives the same tensor whenever its arguments are the same."""
-    if node.op != "call_function" or not isinstance(node.target, torch._ops.OpOverload):
+    if node.op != "call_function" or not isinstance(node.target, OpOverload):
         return False
     if node.target.namespace != "aten" or node.target in _UNINITIALISED or node.target._schema.is_mutable:
         return False
@@ -108,16 +108,24 @@ def _replace(module: GraphModule, node: Node, value: Tensor) -> None:
     fake = node.meta["val"]
     with module.graph.inserting_before(node):
         if value.is_contiguous() and _is_uniform(value):
-            options = {"dtype": value.dtype, "device": fake.device}
-            constant = module.graph.call_function(
-                aten.full.default, ([*value.shape], value.flatten()[0].item()), options
-            )
+            options, number = {"dtype": value.dtype, "device": fake.device}, value.flatten()[0].item()
+            constant = module.graph.call_function(aten.full.default, ([*value.shape], number), options)
+        elif fake.device.type == "cuda" and not torch.cuda.is_available():  # a plan for a GPU that is elsewhere
+            options = {"device": fake.device}
+            constant = module.graph.call_function(aten._to_copy.default, (_tensor(module, value),), options)
         else:
-            name = f"_folded_{sum(name.startswith('_folded_') for name, _ in module.named_buffers())}"
-            module.register_buffer(name, _on_device(value, fake), persistent=False)
-            constant = module.graph.get_attr(name)
+            constant = _tensor(module, value.to(fake.device))
     constant.meta["val"] = fake
     node.replace_all_uses_with(constant)
+
+
+def _tensor(module: GraphModule, value: Tensor) -> Node:
+    """A node that gives this tensor, which becomes a part of the module."""
+    name = next(name for number in itertools.count() if not hasattr(module, name := f"_folded_{number}"))
+    module.register_buffer(name, value, persistent=False)
+    node = module.graph.get_attr(name)
+    node.meta["val"] = value
+    return node
 
 
 def _is_uniform(value: Tensor) -> bool:
@@ -126,11 +134,3 @@ def _is_uniform(value: Tensor) -> bool:
     if value.is_complex() or not bool((value == first).all()):
         return False
     return not value.is_floating_point() or bool((value.signbit() == first.signbit()).all())
-
-
-def _on_device(value: Tensor, fake: Tensor) -> Tensor:
-    """The value on the device of the trace; the fake tensor itself where there is no such device, as in a plan for a
-    GPU that is elsewhere."""
-    if fake.device.type == "cuda" and not torch.cuda.is_available():
-        return fake
-    return value.to(fake.device)
