@@ -110,22 +110,14 @@ def _replace(module: GraphModule, node: Node, value: Tensor) -> None:
         if value.is_contiguous() and _is_uniform(value):
             options, number = {"dtype": value.dtype, "device": fake.device}, value.flatten()[0].item()
             constant = module.graph.call_function(aten.full.default, ([*value.shape], number), options)
-        elif fake.device.type == "cuda" and not torch.cuda.is_available():  # a plan for a GPU that is elsewhere
-            options = {"device": fake.device}
-            constant = module.graph.call_function(aten._to_copy.default, (_tensor(module, value),), options)
+        elif fake.device.type == "cuda" and not torch.cuda.is_available():
+            return  # a plan for a GPU that is elsewhere, where no tensor can be
         else:
-            constant = _tensor(module, value.to(fake.device))
+            name = next(name for number in itertools.count() if not hasattr(module, name := f"_folded_{number}"))
+            module.register_buffer(name, value.to(fake.device), persistent=False)
+            constant = module.graph.get_attr(name)
     constant.meta["val"] = fake
     node.replace_all_uses_with(constant)
-
-
-def _tensor(module: GraphModule, value: Tensor) -> Node:
-    """A node that gives this tensor, which becomes a part of the module."""
-    name = next(name for number in itertools.count() if not hasattr(module, name := f"_folded_{number}"))
-    module.register_buffer(name, value, persistent=False)
-    node = module.graph.get_attr(name)
-    node.meta["val"] = value
-    return node
 
 
 def _is_uniform(value: Tensor) -> bool:
