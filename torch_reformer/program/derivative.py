@@ -236,14 +236,14 @@ def derivative(
     places: dict[str, int] = {}
     passed: dict[str, int] = {}
     for name in wanted:
-        leaves = [i for i, node in enumerate(program.nodes) if name == (node.attribute if node.is_input else node.op)]
+        leaves = [i for i, node in enumerate(program.nodes) if name == (node.name if node.is_input else node.op)]
         if not leaves:
             raise ValueError(f"program: there is no input {name!r}")
         kind = program.nodes[leaves[0]].op
         if kind == "random":
             raise ValueError(f"program: {name!r} is a key of random numbers, which has no gradient")
-        if kind == "table":
-            raise ValueError(f"program: {name!r} is a table, and no program computes its gradient")
+        if kind in ("table", "mapped"):
+            raise ValueError(f"program: {name!r} is a {kind}, and no program computes its gradient")
         if leaves[0] in reverse.grads:
             per = _PER_OF[kind]
             grad = reverse.grads[leaves[0]]
@@ -342,7 +342,7 @@ def _written(
             replaced[id(value)] = _LEAVES_OF[outputs[there[number]].per](name)
         elif value.is_input or not value.operands:
             if number is not None and value.is_input:
-                sources[value.attribute] = ("input", value.attribute)
+                sources[value.name] = ("input", value.name)
             replaced[id(value)] = value
         else:
             operands = [replaced[id(operand)] for operand in value.operands]

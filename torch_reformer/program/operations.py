@@ -20,7 +20,8 @@ NUMBER = {name: number for number, name in enumerate(OPERANDS)}
 # channels of a spatial position), per plane (all positions of a batch element's channel) or in total. The values "rows"
 # and "columns" are the result's numbers of rows (N * H * W) and of channels.
 # A table is a matrix. Its index, a further input, holds for each row of the result the number of a row of the table.
-INPUTS = ("full", "channel", "row", "plane", "scalar", "random", "table")
+# A mapped tensor is followed by tables (mapped.py).
+INPUTS = ("full", "channel", "row", "plane", "scalar", "random", "table", "mapped")
 
 COMPUTED = {
     "neg": torch.neg,

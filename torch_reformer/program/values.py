@@ -23,12 +23,17 @@ class Value:
             raise TypeError(f"program: {op} takes {OPERANDS[op]} operands, got {len(operands)}")
         self.op = op
         self.operands = tuple(as_value(operand) for operand in operands)
-        # the number of a constant, or the name of an input
+        # the number of a constant, the name of an input, or a mapped tensor's Mapped (mapped.py)
         self.attribute: Any = float(attribute) if op == "constant" else attribute
 
     @property
     def is_input(self) -> bool:
         return self.op in INPUTS
+
+    @property
+    def name(self) -> str:
+        """Name of an input."""
+        return self.attribute.name if self.op == "mapped" else self.attribute
 
     def __repr__(self) -> str:
         inside = [repr(operand) for operand in self.operands]
@@ -199,7 +204,7 @@ def _function(op: str, doc: str):
 
 
 _LEAVES_VARY = {
-    **dict.fromkeys(("acc", "full", "random", "table"), {"channels", "rows"}),
+    **dict.fromkeys(("acc", "full", "random", "table", "mapped"), {"channels", "rows"}),
     **dict.fromkeys(("channel", "channel_index"), {"channels"}),
     "row": {"rows"},
     "plane": {"channels", "images"},
