@@ -7,6 +7,8 @@ import torch
 from against_eager import without_dynamo
 from marks import needs_aten, slow
 
+from torch_reformer.compiler.joint_graph import float_counts
+
 pytestmark = needs_aten
 NAN, INF = math.nan, math.inf
 ROWS = [[0.0, 1.0, -2.0], [0.0, 0.0, 0.0], [NAN, 0.0, 0.0], [INF, 1.0, -INF], [-1.0, -1.0, -3.0], [INF, NAN, 1.0]]
@@ -19,6 +21,8 @@ REDUCTIONS = {
     "sum": torch.sum,
     "mean": torch.mean,
     "logsumexp": torch.logsumexp,
+    "std": lambda x, dims, kept: torch.std(x, dims, keepdim=kept),
+    "var": lambda x, dims, kept: torch.var(x, dims, correction=0, keepdim=kept),
     "any": torch.any,
     "all": torch.all,
     "any of a mask": lambda x, *args: (x > 0).any(*args),
@@ -33,7 +37,7 @@ REDUCTIONS = {
 def numbers(dtype, name):
     rows = torch.tensor(ROWS, dtype=dtype)
     wide = torch.cat([rows, rows.flip(1)]).repeat(1, 5)
-    return wide.nan_to_num(3.0, 4.0, -5.0) if name in ("logsumexp", "norm 3") else wide
+    return wide.nan_to_num(3.0, 4.0, -5.0) if name in ("logsumexp", "norm 3", "std") else wide
 
 
 def outcome(function, x, compiled):
@@ -108,6 +112,13 @@ def test_parts_and_transposed_tensors():
                 return getattr(torch, name)(part(x), 1)
 
             assert torch.equal(without_dynamo(function, lambda _: None)(x), function(x))
+
+
+def test_large_counts_are_integers(monkeypatch):
+    monkeypatch.setattr(float_counts, "_MOST", 39)  # instead of 2**24
+    x, reports = torch.randn(6, 40), []
+    without_dynamo(lambda x: x / (x > 0).sum(1, keepdim=True), reports.append)(x)
+    assert "aten::sum.dim_IntList" in {line.kind for report in reports for line in report.lines}
 
 
 COUNTS = {

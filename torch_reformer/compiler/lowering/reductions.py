@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from ...program import Value as Expression
-from ...runtime.dtypes import FLOATS
+from ...runtime.dtypes import FLOATS, NARROW
 from ..ir.fake_tensors import layout_of
 from ..ir.graph import Graph, Reduce, Typed, View
 from ..ir.iteration_space import find_space, reduces_rows, without
@@ -168,8 +168,12 @@ def _var_mean(graph: Graph, value, view, dims=None, correction=None, keepdim=Fal
 
 
 def _var(graph: Graph, value, view, dims=None, correction=None, keepdim=False):
-    found = _var_mean(graph, (value, value), view, dims, correction, keepdim)
-    return None if found is None else found[0]
+    with value.fake_mode:
+        wide = value.float() if value.dtype in NARROW else value
+    found = _var_mean(graph, (wide, wide), view, dims, correction, keepdim)
+    if found is None or wide is value:
+        return found and found[0]
+    return add_map(graph, "cast", lambda x: x, found[:1], value)
 
 
 def _var_mean_of_rows(graph: Graph, variance: Tensor, mean: Tensor, view: View, over: tuple[int, ...], divisor: float):
