@@ -41,8 +41,8 @@ from .ir.fake_tensors import Unsupported
 from .ir.fx_utils import is_static
 from .ir.graph import Graph
 from .ir.stages import attempted, optional, raises, required, show
-from .joint_graph.fold_constants import fold_constants
 from .joint_graph.float_counts import count_in_floats
+from .joint_graph.fold_constants import fold_constants
 from .joint_graph.gradient_strides import set_gradient_strides
 from .joint_graph.hoist_loss_gradients import hoist_column_sums, hoist_loss_gradients
 from .joint_graph.max_pool_indices import replace_max_pool_indices
