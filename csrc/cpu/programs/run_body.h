@@ -2,6 +2,7 @@
 // clang-format off: each needs those before it
 #include "cpu/simd/math.h"
 #include "functions.h"
+#include "wide.h"
 #include "operations.h"
 #include "columns.h"
 #include "mapped.h"
