@@ -26,7 +26,7 @@ CALLS = {
     "argmin exp2 frexp.Tensor hash_tensor ldexp.Tensor scalar_tensor sum.dim_IntList where.self",
     "complex numbers": "complex polar",
     "random numbers in place": "empty.memory_format rrelu_with_noise_backward rrelu_with_noise_functional",
-    "products": "cat cumprod flip prod prod.dim_int",
+    "products": "cat cumprod prod prod.dim_int",
     "a tensor of zeros without memory": "_efficientzerotensor",
     "a quotient by a power of ten that has to be exact": "round.decimals",
 }
