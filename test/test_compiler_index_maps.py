@@ -220,9 +220,16 @@ def test_other_operations_are_not_read_through():
     """An element from nowhere is not the expression of one."""
 
     def function(x):
-        return F.pad(x.exp(), (1, 1)) * 3, F.pad(torch.ones_like(x), (2, 0)) + 1
+        row = x[0].bfloat16()
+        return (
+            F.pad(x.exp(), (1, 1)) * 3,
+            F.pad(torch.ones_like(x), (2, 0)) + 1,
+            F.pad(row.expand(4, 6).float(), (1, 1)) * 3,
+            F.pad(row[0].expand(4, 6).float(), (1, 1)) * 3,
+            F.pad((x > 0).float(), (0, 1), value=2.0) + 1,
+        )
 
-    x = torch.randn(4, 6)
+    x = torch.randn(4, 6).bfloat16().float()
     for actual, expected in zip(without_dynamo(function, lambda report: None)(x), function(x), strict=True):
         torch.testing.assert_close(actual, expected)
 
