@@ -23,6 +23,7 @@ class Way:
     width: Rows
     nowhere: float = 0.0
     columns: bool = False  # the source is [N, C, H, W], and the columns are its width
+    run: int = 1  # columns that are read at once, if the width is a multiple
 
 
 def choosing(places) -> Rows:
@@ -43,6 +44,7 @@ def ways(h: int, w: int) -> dict[str, Way]:
         "pad by ones": Way(*pad, nowhere=1.0),
         "taps": Way(means, sums),
         "many taps": Way(long, roll[1]),
+        "slice, columns": Way(roll[0], choosing([*[-1] * 4, *range(w), *[-1] * 8]), 1.0, columns=True, run=4),
         "roll, columns": Way(*roll, columns=True),
         "pad by ones, columns": Way(*pad, nowhere=1.0, columns=True),
         "taps, columns": Way(means, sums, columns=True),
@@ -78,7 +80,7 @@ def operands(source: Tensor, way: Way, alignment: int | None = None):
         base = source.as_strided((1, 1, n, c, h), (0, 0, strides[0], strides[1], 0))
         down, across = table(way.height, strides[2]), table(way.width, strides[3])
         lines = _of_lines(down[1], (n, c, h), 2)
-        tables, align = [(down[0], lines), across], 1
+        tables, align = [(down[0], lines), across], way.run if source.shape[3] % way.run == 0 else 1
     else:
         c = source.shape[3]
         size = (n, c, h, w)

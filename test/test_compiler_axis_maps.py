@@ -175,6 +175,14 @@ def test_tables():
     assert numbers[:, 1::2].contiguous().view(torch.float32).tolist() == [[0.5, 0.25], [0.0, 0.0]]
     assert pickle.loads(pickle.dumps(table)) == table and isinstance(table, MapTable)
     assert of_columns.stride == 12
+    for places, run in [
+        ([-1] * 8 + [*range(16)], 8),
+        ([*range(4, 8), *range(4)], 4),
+        ([1, 2, 3, 4], 1),
+        ([0, 1, 2], 1),
+    ]:
+        rows = AxisMap.choosing(16, places).rows
+        assert MapTable(rows, 1, 1, False, torch.device("cpu")).run == run
 
 
 @needs_aten

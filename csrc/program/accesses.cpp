@@ -45,7 +45,7 @@ uint64_t places_of(const ProgramCall& call, size_t input) {
   switch (kind.kind) {
     case ProgramOp::full: return places_of(call, operand.data, operand.place, size);
     case ProgramOp::mapped:
-      if (AxisMaps(call, input).of_columns()) return 1;  // element by element
+      if (const AxisMaps maps(call, input); maps.of_columns() && !maps.only_choose()) return 1;  // element by element
       return places_of(call, operand.data, operand.place, size) | uint64_t(kind.alignment * size);
     case ProgramOp::table: return row_places(operand.data, call.tables[size_t(kind.table)].pitch, size);
     case ProgramOp::plane: return row_places(operand.data, call.shape.channels, size);

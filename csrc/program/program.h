@@ -64,10 +64,12 @@ struct ProgramNode {
 // Each table is followed by its index, which has, for each row of the result, the number of one of the table's rows. A
 // mapped tensor is followed by the maps of its axes (axis_maps.h).
 struct ProgramInput {
-  ProgramOp kind;          // full to weighted
-  int32_t table = -1;      // of a table and its index: number of the table among all tables
-  int32_t maps = 0;        // of a mapped tensor: how many maps follow it
-  int32_t alignment = 16;  // of a mapped tensor: a power of two that divides all its maps' places
+  ProgramOp kind;      // full to weighted
+  int32_t table = -1;  // of a table and its index: number of the table among all tables
+  int32_t maps = 0;    // of a mapped tensor: how many maps follow it
+  // Of a mapped tensor: a power of two that divides all its maps' places and, if a map is of columns, their number; so
+  // many columns, beginning at any multiple, are adjacent in the tensor, or come from nowhere.
+  int32_t alignment = 16;
 };
 
 struct ProgramOutput {

@@ -11,7 +11,7 @@ from emulator.stitching import stitch
 from torch_reformer.program.interpreter import interpret
 
 pytestmark = emulator.needed
-FEW = ["pad by ones", "taps", "taps, columns"]
+FEW = ["pad by ones", "taps", "taps, columns", "slice, columns"]
 
 
 # Vectors of columns, columns one by one, rows that end within a thread's columns, and several warps a row.

@@ -29,7 +29,8 @@ class Mapped(NamedTuple):
         maps: the kind of each table: "places" (in elements, -1: none) or "weighted" (pairs of a place and the bits of
             an fp32 weight).
         nowhere: the value of an element without any place; 0 if elements are summed.
-        alignment: a power of two, at most 16, that divides all places.
+        alignment: a power of two, at most 16, that divides all places. If a table is of columns, it divides their
+            number, too, and so many columns, beginning at any multiple, are adjacent in the tensor, or all nowhere.
     """
 
     name: str

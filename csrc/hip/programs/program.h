@@ -304,6 +304,15 @@ struct Summed {
     UNROLL
     for (int i = 0; i < kCount; ++i) values[i] += weight * some[i];
   }
+  template <class T, int kStep>
+  DEVICE void put(int first, const void* from, long long at) {
+    Held<T, kStep> held;
+    float some[kStep];
+    held.read(from, at);
+    held.widen(some);
+    UNROLL
+    for (int i = 0; i < kStep; ++i) values[first + i] = some[i];
+  }
   DEVICE void widen(float (&to)[kCount]) const {
     UNROLL
     for (int i = 0; i < kCount; ++i) to[i] = values[i];

@@ -79,13 +79,19 @@ void StitchWriter::mapped_elements(size_t i) {
     body_ << indent << "to.template add<" << type << ", " << access(of) << ">(" << weight << ", " << from << ", " << at
           << ", there);\n";
   } else {
-    body_ << indent << "UNROLL\n" << indent << "for (int j = 0; j < kCount; ++j) {\n";
+    // Columns that are chosen together are adjacent in the tensor, or all come from nowhere.
+    body_ << indent << "constexpr int kStep = kLess<kCount, " << access(of) << ">;\n"
+          << indent << "UNROLL\n"
+          << indent << "for (int j = 0; j < kCount; j += kStep) {\n";
     indent += "  ";
+    if (access(of) > 1) body_ << indent << "if (!there.has(j)) break;\n";
     ends += "}";
     for (int m = 0; m < maps.size(); ++m)
       if (maps[m].by_column) loop(m);
-    body_ << indent << "to.values[j] " << (maps.only_choose() ? "= " : "+= " + weight + " * ") << "read_one<" << type
-          << ">(" << from << ", " << at << ");\n";
+    if (maps.only_choose())
+      body_ << indent << "to.template put<" << type << ", kStep>(j, " << from << ", " << at << ");\n";
+    else
+      body_ << indent << "to.values[j] += " << weight << " * read_one<" << type << ">(" << from << ", " << at << ");\n";
   }
   body_ << "    " << ends << "\n  }\n";
 }

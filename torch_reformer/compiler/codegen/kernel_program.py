@@ -201,7 +201,7 @@ class KernelProgram:
                 value = self.tables.values[table]
                 self.tensors[map_of(name, i)] = View(value, value.layout), of_table
                 kinds.append(table.kind)
-                alignment = min(alignment, table.alignment)
+                alignment = min(alignment, table.run if of_table == table.layout else table.alignment)
             self.names[key] = mapped(name, tuple(kinds), access.number, alignment)
         return self.names[key]
 

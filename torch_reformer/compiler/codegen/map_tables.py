@@ -51,10 +51,30 @@ class MapTable(NamedTuple):
         return torch.tensor(numbers, dtype=torch.int32).view(self.layout.sizes)
 
     @property
+    def run(self) -> int:
+        """Greatest power of two, up to 16, of columns that are read at once: they are adjacent and aligned in the
+        source, or all from nowhere."""
+        if self.stride != 1 or self.taps > 1 or self.has_weights:
+            return 1
+        places = [row[0][0] if row else -1 for row in self.rows]
+        runs = (
+            run for run in (16, 8, 4, 2) if all(_is_run(places[i : i + run], run) for i in range(0, len(places), run))
+        )
+        return next(runs, 1)
+
+    @property
     def alignment(self) -> int:
         """Greatest power of two, up to 16, that divides all places."""
         divisor = math.gcd(*(place * self.stride for row in self.rows for place, _ in row))
         return math.gcd(divisor, _MOST_ALIGNED)
+
+
+def _is_run(places: list[int], length: int) -> bool:
+    """True if these are so many places one after another, or none at all."""
+    first = places[0]
+    if len(places) < length or (first >= 0 and first % length):
+        return False
+    return places == ([-1] * length if first < 0 else [*range(first, first + length)])
 
 
 def table_of(term: Term, space: IterationSpace, device: torch.device) -> tuple[MapTable, Layout]:
