@@ -46,6 +46,24 @@ def test_cross_entropy(options, reduction):
     torch.testing.assert_close(found, loss_and_gradient(loss, SCORES, classes), rtol=1e-11, atol=1e-13)
 
 
+@pytest.mark.parametrize("reduction", ["mean", "sum", "none"])
+@pytest.mark.parametrize("format", [torch.contiguous_format, torch.channels_last])
+@pytest.mark.parametrize("options", [{}, {"ignore_index": 4}], ids=["plain", "ignored"])
+def test_cross_entropy_of_pixels(options, format, reduction):
+    scores = torch.randn(3, 5, 6, 7, dtype=torch.float64).to(memory_format=format)
+    classes = torch.randint(5, (3, 6, 7))
+    classes[:, 2] = 4 if options else -100
+
+    def loss(scores, classes):
+        return F.cross_entropy(scores * 2, classes, reduction=reduction, **options)
+
+    reports = []
+    compiled = torch.compile(loss, backend=reformer, options={"report": reports.append})
+    found = loss_and_gradient(compiled, scores, classes)
+    torch.testing.assert_close(found, loss_and_gradient(loss, scores, classes), rtol=1e-11, atol=1e-13)
+    assert "nll_loss" not in "".join(map(str, reports))
+
+
 def test_nothing_to_guess_is_no_number():
     ignored = torch.full((70,), -100)
     assert torch.compile(F.cross_entropy, backend=reformer)(SCORES, ignored).isnan()

@@ -82,7 +82,7 @@ def test_code():
     code[3], code[4] = code[4], code[3]  # the index before the table
     with pytest.raises(RuntimeError, match="index"):
         torch.ops.reformer.stitch(torch.empty(1, 2, 1, 1), [], code)
-    with pytest.raises(ValueError, match="is both index and full"):
+    with pytest.raises(ValueError, match="is both full and index"):
         Program(program.store(program.full("a_index") + program.table("a")))
     with pytest.raises(ValueError, match="is a table, and no program computes its gradient"):
         derivative(Program(program.store(program.table("a") * 2)), ("a",), None, True)

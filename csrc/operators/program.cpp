@@ -10,6 +10,7 @@
 #include "cpu/programs/run.h"
 #include "hip/pointwise/stitch.h"
 #include "hip/programs/stitch_args.h"
+#include "program/axis_maps.h"
 
 namespace reformer {
 namespace {
@@ -25,6 +26,9 @@ const char* name(ProgramOp kind) {
     case ProgramOp::scalar: return "scalar";
     case ProgramOp::random: return "random";
     case ProgramOp::table: return "table";
+    case ProgramOp::mapped: return "mapped";
+    case ProgramOp::places: return "places";
+    case ProgramOp::weighted: return "weighted";
     default: return "index";
   }
 }
@@ -101,6 +105,7 @@ Tensor operand(const char* op, size_t place, ProgramOp kind, const Tensor& tenso
   const Stored type = stored_type(op, argument, tensor);
   const bool fits = kind == ProgramOp::random  ? type == Stored::key
                     : kind == ProgramOp::index ? type == Stored::key || type == Stored::index32
+                    : is_map(kind)             ? type == Stored::index32
                                                : type != Stored::key && type != Stored::index32;
   if (!fits) fail(op, argument(), " has data type ", toString(tensor.scalar_type()));
   if (kind == ProgramOp::scalar || kind == ProgramOp::random) {
@@ -111,6 +116,26 @@ Tensor operand(const char* op, size_t place, ProgramOp kind, const Tensor& tenso
     if (tensor.dim() != 2 || tensor.size(1) != result[1])
       fail(op, argument(), " has size ", shown(tensor.sizes()), ", but rows have ", result[1], " elements");
     return tensor.stride(1) == 1 || result[1] == 1 ? tensor : contiguous_of(tensor);
+  }
+  if (kind == ProgramOp::mapped) {
+    const bool has_columns = tensor.numel() == numel(result);
+    const bool fits = tensor.dim() > 4 && (has_columns || tensor.numel() * result[1] == numel(result));
+    if (width && fits) placement = placement_of(tensor, has_columns ? width : 1);
+    if (!placement || placement->is_transposed())
+      fail(op, argument(), " of size ", shown(tensor.sizes()), " can't be read by lines of the result");
+    return tensor;
+  }
+  if (is_map(kind)) {
+    const bool by_line = tensor.dim() > 4;
+    const int64_t numbers = tensor.numel(), positions = by_line ? numel(result) / result[1] : result[1];
+    const int64_t each = positions ? numbers / positions : 0;
+    const bool fits = each && each * positions == numbers && each <= kMostMapWidth &&
+                      (kind == ProgramOp::places || each % 2 == 0) && tensor.size(tensor.dim() - 1) == each;
+    if (width && fits && by_line) placement = placement_of(tensor, each);
+    if (!fits || (by_line ? !placement || placement->is_transposed() : !tensor.is_contiguous()))
+      fail(op, argument(), " has size ", shown(tensor.sizes()), ", which is no map of the lines or columns of ",
+           shown(result));
+    return tensor;
   }
   const Ints expected = sizes_of(kind, result);
   const Sizes wanted{expected.data(), expected.size()};
@@ -183,8 +208,38 @@ struct Prepared {
       inputs.push_back(operand(op, i, kind, tensors[i], like, of, layout, width, placement));
       call.inputs.push_back({inputs[i].const_data_ptr(), stored_type(op, [] { return "tensors"; }, inputs[i])});
       if (placement) call.inputs[i].place = add(*placement);
+      if (is_map(kind)) {
+        const int64_t positions = placement ? call.shape.rows() : call.shape.channels;
+        call.inputs[i].width = int32_t(inputs[i].numel() / positions);
+      }
       if (kind == ProgramOp::table) call.tables.push_back({inputs[i].size(0), inputs[i].stride(0)});
     }
+    if (program.maps) check_maps(op);
+  }
+
+  // Maps of lines belong to tensors by element, and have no more taps than kernels can combine.
+  void check_maps(const char* op) const {
+    for (size_t i = 0; i < call.inputs.size(); ++i) {
+      if (call.program.inputs[i].kind != ProgramOp::mapped) continue;
+      int taps = 1, of_columns = 0;
+      const AxisMaps maps(call, i);
+      for (const AxisMap& map : maps) {
+        taps *= map.taps;
+        of_columns += map.by_column;
+        if (!maps.only_choose() && nowhere_of(i) != 0)
+          fail(op, "tensors[", i, "] (mapped) sums elements, so those that come from nowhere are 0");
+        if (taps > kMostTaps) fail(op, "tensors[", i, "] (mapped) has more than ", kMostTaps, " taps");
+      }
+      const bool has_columns = inputs[i].numel() == call.shape.numel() && call.shape.channels > 1;
+      if (of_columns > 1 || (of_columns && has_columns) || (!of_columns && !has_columns && call.shape.channels > 1))
+        fail(op, "tensors[", i, "] (mapped) of size ", shown(inputs[i].sizes()), " does not fit its maps");
+    }
+  }
+
+  double nowhere_of(size_t input) const {
+    for (const ProgramNode& node : call.program.nodes)
+      if (node.op == ProgramOp::mapped && size_t(node.input) == input) return node.value;
+    return 0;
   }
 
   int32_t add(const Placement& placement) {

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "axis_maps.h"
+
 namespace reformer {
 namespace {
 
@@ -42,6 +44,9 @@ uint64_t places_of(const ProgramCall& call, size_t input) {
   const int64_t size = element_size(operand.type);
   switch (kind.kind) {
     case ProgramOp::full: return places_of(call, operand.data, operand.place, size);
+    case ProgramOp::mapped:
+      if (AxisMaps(call, input).of_columns()) return 1;  // element by element
+      return places_of(call, operand.data, operand.place, size) | uint64_t(kind.alignment * size);
     case ProgramOp::table: return row_places(operand.data, call.tables[size_t(kind.table)].pitch, size);
     case ProgramOp::plane: return row_places(operand.data, call.shape.channels, size);
     case ProgramOp::channel: return row_places(operand.data, 0, size);
@@ -54,7 +59,8 @@ template <class Visit>
 void each_placed(const ProgramCall& call, Visit visit) {
   for (size_t i = 0; i < call.inputs.size(); ++i) {
     const ProgramOperand& input = call.inputs[i];
-    if (input.place >= 0 && call.program.inputs[i].kind == ProgramOp::full)
+    const ProgramOp kind = call.program.inputs[i].kind;
+    if (input.place >= 0 && (kind == ProgramOp::full || kind == ProgramOp::mapped))
       visit(input.data, call.placements[size_t(input.place)], element_size(input.type));
   }
   for (size_t i = 0; i < call.places_of_outputs.size(); ++i)

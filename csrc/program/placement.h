@@ -14,7 +14,7 @@ struct Placement {
   struct Digit {
     int64_t count, stride;
   };
-  static constexpr int kMostOfLine = 4, kMostOfColumn = 2;
+  static constexpr int kMostOfLine = 6, kMostOfColumn = 2;
   // The least significant digit first. The column's first digit has stride 1; a tensor whose columns are all equal
   // has no column digits. In a transposed tensor the line's first digit has stride 1, and the column is a single digit
   // with another stride.

@@ -8,17 +8,32 @@
 namespace reformer {
 namespace {
 
-bool is_input(ProgramOp op) { return op >= ProgramOp::full && op <= ProgramOp::table; }
+bool is_input(ProgramOp op) { return (op >= ProgramOp::full && op <= ProgramOp::table) || op == ProgramOp::mapped; }
 
-ProgramNode read_node(CodeReader& reader, int64_t place, const std::vector<ProgramInput>& inputs) {
+// The attribute of a mapped tensor: its input in 16 bits, the logarithm of the alignment in 16 bits, and the bits of
+// the fp32 number that stands for elements that come from nowhere.
+int64_t input_of_mapped(CodeReader& reader, int64_t attribute, std::vector<ProgramInput>& inputs, double& value) {
+  const int64_t input = attribute & 0xffff, log_alignment = attribute >> 16 & 0xffff;
+  const auto bits = uint32_t(uint64_t(attribute) >> 32);
+  if (log_alignment > 4) reader.malformed("an alignment of too many elements");
+  float number;
+  std::memcpy(&number, &bits, sizeof number);
+  value = number;
+  if (input < int64_t(inputs.size()))
+    inputs[size_t(input)].alignment = std::min(inputs[size_t(input)].alignment, 1 << log_alignment);
+  return input;
+}
+
+ProgramNode read_node(CodeReader& reader, int64_t place, std::vector<ProgramInput>& inputs) {
   ProgramNode node{};
   node.op = ProgramOp(reader.next(0, kProgramOpCount - 1, "an unknown operation"));
-  if (node.op == ProgramOp::index) reader.malformed("an index is no value");
+  if (node.op == ProgramOp::index || is_map(node.op)) reader.malformed("an index is no value");
   const int count = operands(node.op);
   for (int i = 0; i < 3; ++i)
     node.operands[i] = int32_t(i < count ? reader.next(0, place - 1, "an operand is no earlier value")
                                          : reader.next(-1, -1, "operands"));
-  const int64_t attribute = reader.next();
+  int64_t attribute = reader.next();
+  if (node.op == ProgramOp::mapped) attribute = input_of_mapped(reader, attribute, inputs, node.value);
   if (is_input(node.op)) {
     if (attribute < 0 || attribute >= int64_t(inputs.size()) || inputs[size_t(attribute)].kind != node.op)
       reader.malformed("an input of another kind");
@@ -69,13 +84,20 @@ Program Program::decode(const int64_t* code, int64_t size) {
   Program program;
   program.code.assign(code, code + size);
   bool is_of_table = false;
+  int64_t mapped = -1;  // the mapped tensor whose maps follow
   for (int64_t i = 0; i < inputs; ++i) {
     const auto kind =
-        ProgramOp(reader.next(int64_t(ProgramOp::full), int64_t(ProgramOp::index), "an unknown kind of input"));
+        ProgramOp(reader.next(int64_t(ProgramOp::full), int64_t(ProgramOp::weighted), "an unknown kind of input"));
     if ((kind == ProgramOp::index) != is_of_table)
       reader.malformed("a table without its index, or one without a table");
     is_of_table = kind == ProgramOp::table;
     program.tables += is_of_table;
+    mapped = is_map(kind) ? mapped : kind == ProgramOp::mapped ? i : -1;
+    if (is_map(kind)) {
+      if (mapped < 0 || ++program.inputs[size_t(mapped)].maps > kMostMapsOfTensor)
+        reader.malformed("a map without its tensor, or too many");
+      ++program.maps;
+    }
     program.inputs.push_back({kind, is_of_table || kind == ProgramOp::index ? program.tables - 1 : -1});
   }
   if (is_of_table) reader.malformed("a table without its index");
@@ -88,6 +110,8 @@ Program Program::decode(const int64_t* code, int64_t size) {
     if (program.outputs[i].kind != Reduction::none && std::none_of(found.begin(), found.end(), same))
       found.push_back(i);
   }
+  for (const ProgramInput& input : program.inputs)
+    if (input.kind == ProgramOp::mapped && !input.maps) reader.malformed("a mapped tensor without maps");
   for (const ProgramNode& node : program.nodes) {
     program.needs_rows |= reduces_row(node.op);
     program.has_planes |= node.op == ProgramOp::plane;
@@ -127,6 +151,7 @@ std::vector<Varies> Program::varies() const {
       case ProgramOp::acc:
       case ProgramOp::full:
       case ProgramOp::random:
+      case ProgramOp::mapped:
       case ProgramOp::table: all[i] = Varies::channels | Varies::rows; break;
       default:
         for (int j = 0; j < operands(node.op); ++j) all[i] = all[i] | all[size_t(node.operands[j])];

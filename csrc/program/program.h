@@ -33,6 +33,7 @@ constexpr ProgramOpEntry kProgramOps[] = {
 };
 constexpr int kProgramOpCount = int(sizeof(kProgramOps) / sizeof(kProgramOps[0]));
 constexpr int operands(ProgramOp op) { return kProgramOps[int(op)].operands; }
+constexpr bool is_map(ProgramOp op) { return op == ProgramOp::places || op == ProgramOp::weighted; }
 constexpr bool reduces_row(ProgramOp op) { return op == ProgramOp::row_sum || op == ProgramOp::row_max; }
 
 enum class Reduction : uint8_t { none, sum, max, moments };
@@ -51,17 +52,22 @@ enum class Stored : int8_t {
 };
 int64_t element_size(Stored type);
 
+constexpr int kMostMapsOfTensor = 4;
+
 struct ProgramNode {
   ProgramOp op;
   int32_t operands[3];  // earlier nodes
   int32_t input;        // leaves: index among the inputs
-  double value;         // of constants
+  double value;         // of constants; of mapped tensors: the elements that come from nowhere
 };
 
-// Each table is followed by its index, which has, for each row of the result, the number of one of the table's rows.
+// Each table is followed by its index, which has, for each row of the result, the number of one of the table's rows. A
+// mapped tensor is followed by the maps of its axes (axis_maps.h).
 struct ProgramInput {
-  ProgramOp kind;      // full to index
-  int32_t table = -1;  // of a table and its index: number of the table among all tables
+  ProgramOp kind;          // full to weighted
+  int32_t table = -1;      // of a table and its index: number of the table among all tables
+  int32_t maps = 0;        // of a mapped tensor: how many maps follow it
+  int32_t alignment = 16;  // of a mapped tensor: a power of two that divides all its maps' places
 };
 
 struct ProgramOutput {
@@ -103,7 +109,7 @@ struct Program {
   bool needs_rows = false;
   // True if some value belongs to a channel of an image (a plane): kernels then compute each image separately.
   bool has_planes = false;
-  int32_t tables = 0;
+  int32_t tables = 0, maps = 0;
 
   // From Program.code in Python. Throws std::invalid_argument if it is malformed.
   static Program decode(const int64_t* code, int64_t size);
@@ -135,7 +141,8 @@ struct ProgramShape {
 struct ProgramOperand {
   const void* data;
   Stored type;
-  int32_t place = -1;  // number of the placement of a full, row or index input, or -1 if it has none
+  int32_t place = -1;  // number of the placement of a full, row, index, mapped or map input, or -1 if it has none
+  int32_t width = 0;   // of a map: numbers for each position
 };
 
 // A matrix whose rows are looked up: the number of rows, and elements from one row to the next.

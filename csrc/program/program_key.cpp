@@ -17,17 +17,20 @@ ProgramKey::ProgramKey(const ProgramCall& call)
   put(accesses, kMostInputs, uint64_t(access.acc));
   for (size_t i = 0; i < std::min<size_t>(call.placements.size(), 16); ++i) {
     const Placement& placement = call.placements[i];
-    placements |= uint64_t(placement.line_digits - 1 + 4 * (placement.is_transposed() ? 3 : placement.column_digits))
-                  << 4 * i;
+    const int columns = placement.is_transposed() ? 3 : placement.column_digits;
+    placements[i / 8] |= uint64_t(placement.line_digits + 16 * columns) << 8 * (i % 8);
   }
+  int maps = 0;
+  for (size_t i = 0; i < inputs; ++i)
+    if (call.inputs[i].width && maps < 8) map_widths |= uint64_t(uint8_t(call.inputs[i].width)) << 8 * maps++;
   for (size_t i = 0; i < std::min<size_t>(call.places_of_outputs.size(), 32); ++i)
     placed_outputs |= uint32_t(call.places_of_outputs[i] >= 0) << i;
 }
 
 uint64_t ProgramKey::hash() const {
   uint64_t hash = uint64_t(number + 1) * 0x9e3779b97f4a7c15u;
-  for (uint64_t more :
-       {input_types[0], input_types[1], accesses[0], accesses[1], accesses[2], placements, uint64_t(placed_outputs)})
+  for (uint64_t more : {input_types[0], input_types[1], accesses[0], accesses[1], accesses[2], placements[0],
+                        placements[1], map_widths, uint64_t(placed_outputs)})
     hash = (hash ^ more) * 0x9e3779b97f4a7c15u;
   return (hash ^ hash >> 32 ^ uint64_t(result) << 8 ^ uint64_t(elements_per_thread) ^
           uint64_t(lines_per_access) << 16) *

@@ -16,9 +16,10 @@ struct ProgramKey {
   // 4 bits for each of the first kMostInputs inputs: the type, and whether it has a placement. Kernels support no more
   // inputs.
   std::array<uint64_t, 2> input_types{};
-  std::array<uint64_t, 3> accesses{};  // 4 bits for each input and for acc: elements per access
-  uint64_t placements = 0;      // 4 bits for each of the first 16: number of digits, and whether it is transposed
-  uint32_t placed_outputs = 0;  // one bit for each of the first 32
+  std::array<uint64_t, 3> accesses{};    // 4 bits for each input and for acc: elements per access
+  std::array<uint64_t, 2> placements{};  // 8 bits for each of the first 16: number of digits, and whether transposed
+  uint64_t map_widths = 0;               // 8 bits for each of the first 8 maps
+  uint32_t placed_outputs = 0;           // one bit for each of the first 32
 
   static constexpr size_t kMostInputs = Accesses::kMostInputs;
 
@@ -28,7 +29,8 @@ struct ProgramKey {
   bool operator==(const ProgramKey& other) const {
     return number == other.number && result == other.result && elements_per_thread == other.elements_per_thread &&
            lines_per_access == other.lines_per_access && input_types == other.input_types &&
-           accesses == other.accesses && placements == other.placements && placed_outputs == other.placed_outputs;
+           accesses == other.accesses && placements == other.placements && map_widths == other.map_widths &&
+           placed_outputs == other.placed_outputs;
   }
   uint64_t hash() const;
 };

@@ -37,10 +37,10 @@ def empty(output, acc):
 
 def placed(tensor) -> list[int]:
     """Dimensions and address of a tensor for stitch_launch.cpp. A tensor of more than four dimensions is strided and
-    may begin at any address."""
-    dimensions = tensor.dim() if tensor.dim() > 4 else 0
+    may begin at any address; a matrix may be a table of columns."""
+    dimensions = tensor.dim() if tensor.dim() > 4 or tensor.dim() == 2 else 0
     sizes, strides = ([*numbers, *[0] * 8][:8] for numbers in (tensor.shape, tensor.stride()))
-    return [dimensions, *sizes, *strides, tensor.data_ptr() if dimensions and not tensor.is_meta else 0]
+    return [dimensions, *sizes, *strides, tensor.data_ptr() if dimensions > 4 and not tensor.is_meta else 0]
 
 
 def source(program: Program, acc, tensors, multiprocessors=2, into=None, shared_bytes=49152) -> Path:

@@ -2,10 +2,12 @@
 #include "hip/pointwise/stitch_launch.h"
 #include "hip/pointwise/stitch_needs.cpp"
 #include "hip/programs/stitch_contents.cpp"
+#include "hip/programs/stitch_mapped_source.cpp"
 #include "hip/programs/stitch_rows_source.cpp"
 #include "hip/programs/stitch_source.cpp"
 #include "hip/programs/stitch_tiles_source.cpp"
 #include "program/accesses.cpp"
+#include "program/axis_maps.h"
 #include "program/placement.cpp"
 #include "program/program.cpp"
 
@@ -17,11 +19,19 @@ static std::string text;
 
 // The placement of a tensor of these dimensions, sizes and strides among the call's, or -1 for one that has none.
 static int32_t placed(ProgramCall& call, const int64_t* tensor, int64_t width) {
-  if (!tensor[0]) return -1;
+  if (tensor[0] <= 4) return -1;
   Placement placement;
   if (!find_placement(tensor + 1, tensor + 9, size_t(tensor[0]), width, placement)) throw std::invalid_argument("it");
   call.placements.push_back(placement);
   return int32_t(call.placements.size()) - 1;
+}
+
+constexpr int kNumbers = 18;  // of a tensor
+
+static bool has_map_of_columns(const int64_t* tensors, const Program& program, int64_t mapped) {
+  for (int64_t i = mapped + 1; i <= mapped + program.inputs[size_t(mapped)].maps; ++i)
+    if (tensors[i * kNumbers] == 2) return true;
+  return false;
 }
 
 static void* address(const int64_t* tensor) { return reinterpret_cast<void*>(tensor[17]); }
@@ -38,12 +48,15 @@ extern "C" const char* prepare(const int64_t* code, int64_t size, const int64_t*
     return text.c_str();
   }
   ProgramCall call{program, {Layout(shape[0]), shape[1], shape[2], shape[3]}, Stored(result), nullptr, {}, {}};
-  constexpr int kNumbers = 18;  // of a tensor
   for (int64_t i = 0; i < inputs; ++i) {
     const ProgramOp kind = program.inputs[size_t(i)].kind;
     const bool is_row = kind == ProgramOp::row || kind == ProgramOp::index;
     const int64_t* const tensor = tensors + i * kNumbers;
-    call.inputs.push_back({address(tensor), Stored(types[i]), placed(call, tensor, is_row ? 1 : shape[2])});
+    // A mapped tensor has an element for each column unless a map is of columns: those have two dimensions.
+    const bool of_lines = kind == ProgramOp::mapped && has_map_of_columns(tensors, program, i);
+    const int64_t width = is_map(kind) ? tensor[tensor[0]] : is_row || of_lines ? 1 : shape[2];
+    call.inputs.push_back({address(tensor), Stored(types[i]), placed(call, tensor, width)});
+    if (is_map(kind)) call.inputs.back().width = int32_t(width);
     if (kind == ProgramOp::table) call.tables.push_back({tensor[1], tensor[9]});
   }
   call.outputs.resize(program.outputs.size());

@@ -37,15 +37,16 @@ def ptx_of(source: Path, architecture: str, *flags: object) -> Path:
     return made(f"{source.stem}.{architecture}.ptx", command, source)
 
 
-def check_generated(architecture: str, file: Path, kernels: set[str]) -> None:
-    """Check that a generated file has these kernels, compiles without warnings, and keeps everything in registers."""
+def check_generated(architecture: str, file: Path, kernels: set[str], stack_bytes: int = 0) -> None:
+    """Check that a generated file has these kernels, compiles without warnings, and keeps everything in registers, but
+    for arrays of at most so many bytes."""
     amd = architecture.startswith("gfx")
     compiler = need(compile_kernels.find_clang() if amd else compile_kernels.find_nvcc(), "a compiler for this GPU")
     if amd:
         need(find_llvm("llvm-readelf"), "llvm-readelf (apt install llvm-19)")
     used = resources(code_object(compiler, architecture, file))
     assert used.keys() == kernels
-    assert not [name for name in used if used[name].stack_bytes or used[name].spills]
+    assert not [name for name in used if used[name].stack_bytes > stack_bytes or used[name].spills]
 
 
 @pytest.mark.parametrize("file", FILES)

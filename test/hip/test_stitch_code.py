@@ -21,6 +21,7 @@ from torch_reformer import program
 from torch_reformer.operators import fused_programs
 from torch_reformer.program import Program
 from torch_reformer.program.derivative import derivative
+from torch_reformer.program.operations import OPERANDS
 from torch_reformer.runtime import gpu
 
 HAS_NVRTC = kernel_folders.load_nvrtc()
@@ -70,6 +71,19 @@ def compiles(architecture, tested, size, layout, shared_bytes=49152):
 @pytest.mark.parametrize("architecture", compile_kernels.ARCHITECTURES)
 def test_compiles(architecture, name, layout):
     compiles(architecture, programs()[name], (2, 24, 4, 4), layout)
+
+
+@pytest.mark.parametrize("architecture", ["gfx90a", "sm_80", *slow("gfx908", "gfx942", "sm_90a")])
+@pytest.mark.parametrize("ops", ["expm1 log2 log10 floor round", "pow fmod", "atan2 copysign", "sin cos"])
+def test_functions_keep_their_values_in_registers(ops, architecture):
+    """But for NVIDIA's own sine and cosine, which multiply large angles in an array."""
+    operands = program.acc(), program.full("y")
+    values = [program.Value(op, *operands[: OPERANDS[op]]) for op in ops.split()]
+    tested = Program(*map(program.store, values))
+    acc = torch.empty((2, 24, 4, 4), dtype=torch.bfloat16).contiguous(memory_format=torch.channels_last)
+    file = source(tested, acc, [acc] * len(tested.inputs))
+    stack = 32 if ops == "sin cos" and architecture.startswith("sm_") else 0
+    check_generated(architecture, file, {"stitch_test", "stitch_test_finish"}, stack)
 
 
 def turned_programs():

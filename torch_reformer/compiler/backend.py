@@ -17,7 +17,8 @@ from torch._functorch.aot_autograd import SerializableAOTDispatchCompiler, aot_f
 from torch._guards import TracingContext
 from torch.fx import GraphModule
 
-from .decompositions.table import ConvolutionsOfPyTorch, decompositions
+from .decompositions.table import decompositions
+from .decompositions.tracing import tracing
 from .ir.stages import reset
 from .pipeline import compile_graph, partition, pre_grad
 from .runtime.compiled import Compiled, cached_by
@@ -67,7 +68,7 @@ def reformer(module: GraphModule, inputs: list, *, mode: str | None = None, opti
     budget = check_memory_budget((options or {}).get("memory_budget", functorch_config.activation_memory_budget))
     config = _AOT_CONFIG | {"activation_memory_budget": budget}
     compiler = aot_autograd(**_compilers(report, graphs), **_AOT_OPTIONS)
-    with functorch_config.patch(config), cached_by(module, mode, report), ConvolutionsOfPyTorch():
+    with functorch_config.patch(config), cached_by(module, mode, report), tracing():
         return compiler(module, inputs)
 
 
@@ -114,7 +115,7 @@ def compile_graphs(function: Callable, compiled: Callable) -> Callable:
         return make_boxed_func(compiled(module, inputs))
 
     def run(*args):
-        with functorch_config.patch(_AOT_CONFIG), ConvolutionsOfPyTorch():
+        with functorch_config.patch(_AOT_CONFIG), tracing():
             return aot_function(function, fw_compiler=boxed, bw_compiler=boxed, **_AOT_OPTIONS)(*args)
 
     return run
@@ -131,7 +132,7 @@ def backend_of(compiled: Callable) -> Callable:
         pre_grad(module)
         compiler = aot_autograd(fw_compiler=boxed, bw_compiler=boxed, inference_compiler=boxed, **_AOT_OPTIONS)
         config = _AOT_CONFIG | {"enable_autograd_cache": False}
-        with functorch_config.patch(config), ConvolutionsOfPyTorch():
+        with functorch_config.patch(config), tracing():
             return compiler(module, inputs)
 
     return backend

@@ -41,6 +41,8 @@ from .ir.fake_tensors import Unsupported
 from .ir.fx_utils import is_static
 from .ir.graph import Graph
 from .ir.stages import attempted, optional, raises, required, show
+from .joint_graph.float_counts import count_in_floats
+from .joint_graph.fold_constants import fold_constants
 from .joint_graph.gradient_strides import set_gradient_strides
 from .joint_graph.hoist_loss_gradients import hoist_column_sums, hoist_loss_gradients
 from .joint_graph.max_pool_indices import replace_max_pool_indices
@@ -80,7 +82,9 @@ def partition(joint: GraphModule, inputs, **options) -> tuple[GraphModule, Graph
 def _partition(joint: GraphModule, inputs, **options) -> tuple[GraphModule, GraphModule]:
     required(mark_user_casts, joint)
     required(keep_statistics_wide, joint)
+    optional(fold_constants, joint)
     optional(replace_max_pool_indices, joint)
+    optional(count_in_floats, joint)
     has_static_sizes = is_static(joint)
     if has_static_sizes:
         optional(split_addmm, joint)
@@ -124,6 +128,8 @@ def plan(module: GraphModule, report: Callable[[Report], Any] | None = None, gpu
         Unsupported: no plan can compute the graph.
     """
     required(mark_user_casts, module)
+    optional(fold_constants, module)
+    optional(count_in_floats, module)
     optional(propagate_memory_format, module)
     graph, constants = lower_fx(module)
     show("lower_fx", graph)

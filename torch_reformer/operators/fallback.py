@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from ..program.interpreter import computed_type, interpret
+from ..program.mapped import MAPS
 from ..program.program import Program, decode
 from . import fake
 
@@ -36,6 +37,8 @@ def _with_sizes(tensor: Tensor, kind: str, acc: Tensor) -> Tensor:
     if tensor.dim() <= 4:
         return tensor
     n, k, h, w = acc.shape
+    if kind in ("mapped", *MAPS):  # the interpreter reads their memory
+        return tensor
     if kind in ("row", "index"):
         return tensor.reshape(n, h, w)
     if _memory_format(acc) == torch.channels_last:

@@ -24,16 +24,21 @@ from .values import (
     as_value,
     channel,
     columns,
+    cos,
     exp,
+    floor,
     full,
     in_order,
+    log,
     normal_pdf,
     plane,
+    pow,
     row,
     row_sum,
     rows,
     scalar,
     select,
+    sin,
     varies,
 )
 
@@ -53,6 +58,26 @@ def _select_rule(node, g):
     if condition.op not in COMPARISONS and not condition.is_input:
         condition = Value("ne", condition, 0)
     return None, _where(condition, g), select(condition, 0, g)
+
+
+def _pow_rule(node, g):
+    """As PyTorch's: x ** 0 is constant in x, and 0 ** y is constant in y where y is not negative."""
+    x, y = node.operands
+    is_constant = select(Value("eq", x, 0), y >= 0, 0)
+    return select(Value("eq", y, 0), 0, g * (y * pow(x, y - 1))), select(is_constant, 0, g * (node * log(x)))
+
+
+def _fmod_rule(node, g):
+    x, y = node.operands
+    quotient = x / y
+    return g, -g * select(quotient < 0, -floor(-quotient), floor(quotient))
+
+
+def _atan2_rule(node, g):
+    y, x = node.operands
+    square = x * x + y * y
+    inverse = select(Value("eq", square, 0), 0, 1 / square)
+    return g * (x * inverse), g * (-y * inverse)
 
 
 def _chosen(loses: Value, other_loses: Value, g):
@@ -97,6 +122,13 @@ _RULES = {
     "erf": lambda node, g: (g * (2 / math.sqrt(math.pi) * exp(-(node.operands[0] * node.operands[0]))),),
     "normal_cdf": lambda node, g: (g * normal_pdf(node.operands[0]),),
     "normal_pdf": lambda node, g: (-g * node.operands[0] * node,),
+    "expm1": lambda node, g: (g * (node + 1),),
+    "log2": lambda node, g: (g / (node.operands[0] * math.log(2)),),
+    "log10": lambda node, g: (g / (node.operands[0] * math.log(10)),),
+    "sin": lambda node, g: (g * cos(node.operands[0]),),
+    "cos": lambda node, g: (g * -sin(node.operands[0]),),
+    "floor": lambda node, g: (None,),
+    "round": lambda node, g: (None,),
     "relu": lambda node, g: (select(node <= 0, 0, g),),  # NaN passes the gradient on, as in PyTorch
     "round_bf16": lambda node, g: (g,),
     "round_fp16": lambda node, g: (g,),
@@ -104,6 +136,10 @@ _RULES = {
     "sub": lambda node, g: (g, -g),
     "mul": lambda node, g: (g * node.operands[1], g * node.operands[0]),
     "div": lambda node, g: (g / node.operands[1], -(g * node) / node.operands[1]),
+    "pow": _pow_rule,
+    "fmod": _fmod_rule,
+    "atan2": _atan2_rule,
+    "copysign": lambda node, g: (select(Value("eq", node.operands[0], 0), 0, g * (node / node.operands[0])), None),
     "maximum": lambda node, g: _chosen(node.operands[0] <= node.operands[1], node.operands[1] <= node.operands[0], g),
     "minimum": lambda node, g: _chosen(node.operands[1] <= node.operands[0], node.operands[0] <= node.operands[1], g),
     "select": _select_rule,
@@ -236,14 +272,14 @@ def derivative(
     places: dict[str, int] = {}
     passed: dict[str, int] = {}
     for name in wanted:
-        leaves = [i for i, node in enumerate(program.nodes) if name == (node.attribute if node.is_input else node.op)]
+        leaves = [i for i, node in enumerate(program.nodes) if name == (node.name if node.is_input else node.op)]
         if not leaves:
             raise ValueError(f"program: there is no input {name!r}")
         kind = program.nodes[leaves[0]].op
         if kind == "random":
             raise ValueError(f"program: {name!r} is a key of random numbers, which has no gradient")
-        if kind == "table":
-            raise ValueError(f"program: {name!r} is a table, and no program computes its gradient")
+        if kind in ("table", "mapped"):
+            raise ValueError(f"program: {name!r} is a {kind}, and no program computes its gradient")
         if leaves[0] in reverse.grads:
             per = _PER_OF[kind]
             grad = reverse.grads[leaves[0]]
@@ -342,7 +378,7 @@ def _written(
             replaced[id(value)] = _LEAVES_OF[outputs[there[number]].per](name)
         elif value.is_input or not value.operands:
             if number is not None and value.is_input:
-                sources[value.attribute] = ("input", value.attribute)
+                sources[value.name] = ("input", value.name)
             replaced[id(value)] = value
         else:
             operands = [replaced[id(operand)] for operand in value.operands]

@@ -6,6 +6,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from .mapped import read_mapped
 from .operations import COMPUTED, ROW_REDUCTIONS
 from .program import Output, Program
 from .values import index_of
@@ -43,6 +44,8 @@ def interpret(
         elif node.op == "table":
             looked_up = torch.nn.functional.embedding(tensors[index_of(node.attribute)], tensors[node.attribute])
             value = looked_up.to(wide).permute(0, 3, 1, 2)
+        elif node.op == "mapped":
+            value = read_mapped(node.attribute, tensors, size, wide)
         elif node.is_input:
             value = _input(node.op, tensors[node.attribute], size, wide)
         elif node.op in ("constant", "rows", "columns"):

@@ -20,7 +20,8 @@ NUMBER = {name: number for number, name in enumerate(OPERANDS)}
 # channels of a spatial position), per plane (all positions of a batch element's channel) or in total. The values "rows"
 # and "columns" are the result's numbers of rows (N * H * W) and of channels.
 # A table is a matrix. Its index, a further input, holds for each row of the result the number of a row of the table.
-INPUTS = ("full", "channel", "row", "plane", "scalar", "random", "table")
+# A mapped tensor is followed by tables (mapped.py).
+INPUTS = ("full", "channel", "row", "plane", "scalar", "random", "table", "mapped")
 
 COMPUTED = {
     "neg": torch.neg,
@@ -35,6 +36,13 @@ COMPUTED = {
     "erf": torch.erf,
     "normal_cdf": lambda a: 0.5 * (1 + torch.erf(a * math.sqrt(0.5))),
     "normal_pdf": lambda a: torch.exp(-0.5 * a * a) / math.sqrt(2 * math.pi),
+    "expm1": torch.expm1,
+    "log2": torch.log2,
+    "log10": torch.log10,
+    "sin": torch.sin,
+    "cos": torch.cos,
+    "floor": torch.floor,
+    "round": torch.round,
     "relu": torch.relu,
     "round_bf16": lambda a: a.to(torch.bfloat16).to(a.dtype),
     "round_fp16": lambda a: a.to(torch.float16).to(a.dtype),
@@ -44,6 +52,10 @@ COMPUTED = {
     "div": torch.div,
     "maximum": torch.maximum,
     "minimum": torch.minimum,
+    "pow": torch.pow,
+    "fmod": torch.fmod,
+    "atan2": torch.atan2,
+    "copysign": torch.copysign,
     "lt": lambda a, b: torch.lt(a, b).to(a.dtype),
     "le": lambda a, b: torch.le(a, b).to(a.dtype),
     "eq": lambda a, b: torch.eq(a, b).to(a.dtype),

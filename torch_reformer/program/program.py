@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 
 import torch
 
+from .mapped import MAPS, Mapped, map_of
 from .operations import INPUTS, NUMBER, OUTPUTS, PER, ROW_REDUCTIONS
 from .values import Number, Value, as_value, in_order, index_of, varies
 
@@ -121,10 +122,14 @@ class Program:
         # kind by name, in the order in which the operators take the tensors
         self.inputs: dict[str, str] = dict(inputs or {})
         for node in self.nodes:
-            if node.is_input and self.inputs.setdefault(node.attribute, node.op) != node.op:
-                raise ValueError(f"program: {node.attribute!r} is both {self.inputs[node.attribute]} and {node.op}")
-            if node.op == "table" and self.inputs.setdefault(index := index_of(node.attribute), "index") != "index":
-                raise ValueError(f"program: {index!r} is both index and {self.inputs[index]}")
+            kinds = {node.name: node.op} if node.is_input else {}
+            if node.op == "table":
+                kinds[index_of(node.name)] = "index"
+            elif node.op == "mapped":
+                kinds |= {map_of(node.name, i): kind for i, kind in enumerate(node.attribute.maps)}
+            for name, kind in kinds.items():
+                if self.inputs.setdefault(name, kind) != kind:
+                    raise ValueError(f"program: {name!r} is both {self.inputs[name]} and {kind}")
         self.names, self.kinds = tuple(self.inputs), tuple(self.inputs.values())
         self.text = self._text()
         self.code = self._code()
@@ -165,7 +170,7 @@ class Program:
         for i, node in enumerate(self.nodes):
             words = [node.op, *(f"%{self.number(operand)}" for operand in node.operands)]
             if node.attribute is not None:
-                words.append(node.attribute if node.is_input else repr(node.attribute))
+                words.append(str(node.attribute) if node.is_input else repr(node.attribute))
             lines.append(f"%{i} = {' '.join(words)}\n")
         for output in self.outputs:
             words = [output.kind, *([] if output.per == "element" else [output.per]), f"%{self.number(output.value)}"]
@@ -178,7 +183,8 @@ class Program:
 
     def _code(self) -> tuple[int, ...]:
         """Encode the program as integers for the operators: the number of inputs, nodes and outputs; the kind of each
-        input; for each node the operation, three operands (-1: none) and the input's index or the bits of a double; for
+        input; for each node the operation, three operands (-1: none) and the input's index, the bits of a double or a
+        mapped tensor's code; for
         each output the kind, per, node, data type, and the node by which a sum is multiplied (-1: none)."""
         split = [factored(output) for output in self.outputs]
         nodes, number = _numbered([value for pair in split for value in pair if value is not None])
@@ -187,8 +193,10 @@ class Program:
         for node in nodes:
             operands = [number[id(operand)] for operand in node.operands]
             attribute = 0
-            if node.is_input:
-                attribute = self.names.index(node.attribute)
+            if node.op == "mapped":
+                attribute = node.attribute.encode(self.names.index(node.name))
+            elif node.is_input:
+                attribute = self.names.index(node.name)
             elif node.attribute is not None:
                 (attribute,) = struct.unpack("<q", struct.pack("<d", node.attribute))
             code += [NUMBER[node.op], *operands, *[-1] * (3 - len(operands)), attribute]
@@ -239,12 +247,14 @@ def decode(code: tuple[int, ...]) -> Program:
     try:
         inputs, nodes, outputs = code[:3]
         kinds = [_NAMES[number] for number in code[3 : 3 + inputs]]
-        names = [index_of(f"t{i - 1}") if kind == "index" else f"t{i}" for i, kind in enumerate(kinds)]
+        names = _names(kinds)
         values: list[Value] = []
         at = 3 + inputs
         for op, *operands, attribute in zip(*[iter(code[at : at + 5 * nodes])] * 5, strict=True):
             op, operands = _NAMES[op], [values[i] for i in operands if i >= 0]
-            if op in INPUTS:
+            if op == "mapped":
+                attribute = Mapped.decode(attribute, names, kinds)
+            elif op in INPUTS:
                 attribute = names[attribute]
             elif op == "constant":
                 (attribute,) = struct.unpack("<d", struct.pack("<q", attribute))
@@ -264,6 +274,19 @@ def decode(code: tuple[int, ...]) -> Program:
     if len(results) != outputs:
         raise ValueError(f"program: these numbers are no program's code: {list(code)}")
     return program
+
+
+def _names(kinds: list[str]) -> list[str]:
+    """Names of a decoded program's inputs of these kinds."""
+    names: list[str] = []
+    mapped = 0
+    for i, kind in enumerate(kinds):
+        mapped = i if kind == "mapped" else mapped
+        if kind in MAPS:
+            names.append(map_of(names[mapped], i - mapped - 1))
+        else:
+            names.append(index_of(names[-1]) if kind == "index" else f"t{i}")
+    return names
 
 
 def _numbered(values: list[Value]) -> tuple[list[Value], dict[int, int]]:

@@ -23,12 +23,17 @@ class Value:
             raise TypeError(f"program: {op} takes {OPERANDS[op]} operands, got {len(operands)}")
         self.op = op
         self.operands = tuple(as_value(operand) for operand in operands)
-        # the number of a constant, or the name of an input
+        # the number of a constant, the name of an input, or a mapped tensor's Mapped (mapped.py)
         self.attribute: Any = float(attribute) if op == "constant" else attribute
 
     @property
     def is_input(self) -> bool:
         return self.op in INPUTS
+
+    @property
+    def name(self) -> str:
+        """Name of an input."""
+        return self.attribute.name if self.op == "mapped" else self.attribute
 
     def __repr__(self) -> str:
         inside = [repr(operand) for operand in self.operands]
@@ -199,7 +204,7 @@ def _function(op: str, doc: str):
 
 
 _LEAVES_VARY = {
-    **dict.fromkeys(("acc", "full", "random", "table"), {"channels", "rows"}),
+    **dict.fromkeys(("acc", "full", "random", "table", "mapped"), {"channels", "rows"}),
     **dict.fromkeys(("channel", "channel_index"), {"channels"}),
     "row": {"rows"},
     "plane": {"channels", "images"},
@@ -234,9 +239,20 @@ normal_cdf = _function(
     "normal_cdf", "Distribution function of the standard normal distribution: (1 + erf(x / sqrt 2)) / 2."
 )
 normal_pdf = _function("normal_pdf", "Density of the standard normal distribution: exp(-x^2 / 2) / sqrt(2 pi).")
+expm1 = _function("expm1", "exp(x) - 1, accurate near 0.")
+log2 = _function("log2", "Logarithm to base 2.")
+log10 = _function("log10", "Logarithm to base 10.")
+sin = _function("sin", "Sine of an angle in radians, accurate for large angles, too.")
+cos = _function("cos", "Cosine of an angle in radians, accurate for large angles, too.")
+floor = _function("floor", "Largest integer that is at most x.")
+round = _function("round", "Nearest integer; from halfway the even one.")
 relu = _function("relu", "max(x, 0). NaN stays NaN.")
 maximum = _function("maximum", "Larger of two values; NaN if either is NaN.")
 minimum = _function("minimum", "Smaller of two values; NaN if either is NaN.")
+pow = _function("pow", "pow(x, y): x to the power of y. A negative number has powers with whole exponents only.")
+fmod = _function("fmod", "fmod(x, y): exact remainder of x / y truncated to an integer, with the sign of x.")
+atan2 = _function("atan2", "atan2(y, x): angle of the point (x, y), from -pi to pi.")
+copysign = _function("copysign", "copysign(x, y): abs(x) with the sign of y, which may be -0.")
 equal = _function("eq", "1 where two values are equal, else 0.")
 select = _function("select", "select(condition, a, b): a where the condition is not 0, else b.")
 clip = _function("clip", "clip(x, least, most): x limited to [least, most]. NaN stays NaN.")

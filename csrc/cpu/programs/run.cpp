@@ -9,6 +9,7 @@
 #include "cpu/gemm/scratch.h"
 #include "cpu/parallel.h"
 #include "plan.h"
+#include "program/axis_maps.h"
 
 #define REFORMER_ISA_BODY "cpu/programs/run_body.h"
 #include "cpu/simd/foreach_isa.h"

@@ -2,8 +2,10 @@
 // clang-format off: each needs those before it
 #include "cpu/simd/math.h"
 #include "functions.h"
+#include "wide.h"
 #include "operations.h"
 #include "columns.h"
+#include "mapped.h"
 #include "philox.h"
 // clang-format on
 
@@ -259,6 +261,7 @@ class Unit {
 
   const S* leaf(const ProgramNode& node, S* to) const {
     if (node.op == ProgramOp::table) return looked_up(node, to);
+    if (node.op == ProgramOp::mapped) return Mapped<S>(call_, node).read(first_line(), lines_, column_, width_, to);
     const bool is_input = node.op == ProgramOp::full || node.op == ProgramOp::row;
     if (const int32_t place = is_input ? input(node).place : -1; place >= 0) {
       if (node.op == ProgramOp::full) {

@@ -1,6 +1,7 @@
 // Functions of floats: NVIDIA's own; for AMD GPUs composed of hardware instructions, since no device library is linked.
 #pragma once
 
+#include "in_double.h"
 #include "platform.h"
 
 namespace reformer {
@@ -39,6 +40,17 @@ DEVICE float sqrt_of(float x) { return sqrtf(x); }
 DEVICE float rsqrt_of(float x) { return rsqrtf(x); }
 DEVICE float tanh_of(float x) { return tanhf(x); }
 DEVICE float erf_of(float x) { return erff(x); }
+DEVICE float expm1_of(float x) { return expm1f(x); }
+DEVICE float log2_of(float x) { return log2f(x); }
+DEVICE float log10_of(float x) { return log10f(x); }
+DEVICE float sin_of(float x) { return sinf(x); }
+DEVICE float cos_of(float x) { return cosf(x); }
+DEVICE float floor_of(float x) { return floorf(x); }
+DEVICE float round_of(float x) { return rintf(x); }
+DEVICE float pow_of(float x, float y) { return powf(x, y); }
+DEVICE float fmod_of(float x, float y) { return fmodf(x, y); }
+DEVICE float atan2_of(float y, float x) { return atan2f(y, x); }
+DEVICE float copysign_of(float size, float sign) { return copysignf(size, sign); }
 // Accurate to two units in the last place: an exact quotient takes a branch and ten more instructions.
 DEVICE float full_quotient(float a, float b) {
   float quotient;

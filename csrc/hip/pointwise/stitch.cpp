@@ -7,6 +7,7 @@
 #include "hip/devices.h"
 #include "hip/programs/program_text.h"
 #include "program/accesses.h"
+#include "program/axis_maps.h"
 #include "program/program_key.h"
 #include "set_cache.h"
 #include "stitch_launch.h"
@@ -20,6 +21,8 @@ const char* unsupported(const ProgramCall& call, const Device& device) {
   if (call.inputs.size() > size_t(kStitchMostInputs) || call.program.outputs.size() > size_t(kStitchMostOutputs))
     return "it has too many inputs or outputs";
   if (call.placements.size() > size_t(kStitchMostPlacements)) return "too many of its tensors lie in other orders";
+  if (call.program.maps > kMostMaps) return "it has too many maps of axes";
+  if (call.program.maps && lines_per_access(call)) return "it has maps of axes and transposed tensors";
   if (call.tables.size() > size_t(kStitchMostTables)) return "it looks up rows of too many tables";
   for (const Table& table : call.tables)
     if (std::max(table.rows, table.pitch) > INT32_MAX) return "a table is too large";
@@ -43,6 +46,7 @@ Planned<StitchedPlan> planned(const ProgramCall& call, const Device& device) {
                                                  {usual_units(device.arch), most_shared_bytes(device.arch)});
   if (launches.lanes && !launches.vectors && !call.program.reductions.empty())
     return "its rows are too long to be added up, too";
+  if (launches.lanes && !launches.vectors && call.program.maps) return "its rows are too long to be read by maps";
   const ProgramText& program = program_text(call);
   std::string name = std::filesystem::path(launches.file()).filename().string() +
                      (launches.channels_along ? "_nhwc_" : "_nchw_") + std::to_string(launches.count) + "_" +

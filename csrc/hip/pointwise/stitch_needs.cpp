@@ -21,7 +21,9 @@ StitchNeeds stitch_needs(const ProgramCall& call) {
     if (node.op != ProgramOp::random)
       bytes += element_size(node.op == ProgramOp::acc ? call.type : call.inputs[size_t(node.input)].type);
   }
-  for (const Placement& each : call.placements) period = std::max(period, each.period());
+  for (size_t i = 0; i < call.inputs.size(); ++i)
+    if (call.inputs[i].place >= 0 && !is_map(program.inputs[i].kind) && program.inputs[i].kind != ProgramOp::mapped)
+      period = std::max(period, call.placements[size_t(call.inputs[i].place)].period());
   const auto reductions = [&](Per per) {
     return size_t(std::count_if(program.reductions.begin(), program.reductions.end(),
                                 [&](size_t o) { return program.outputs[o].per == per; }));

@@ -19,6 +19,7 @@ struct mask8 {
 struct AllOfGroup {
   static constexpr bool kIsAll = true;
   DEVICE bool has(int) const { return true; }
+  DEVICE int at(int i) const { return i; }
 };
 struct BeginOfGroup {
   static constexpr bool kIsAll = false;
@@ -84,6 +85,17 @@ struct Held {
       set_word(packs[i / kStep], i % kStep / kInWord, word);
     }
   }
+  DEVICE void fill(float value) {
+    T one;
+    from_float(value, one);
+    UNROLL
+    for (auto& each : packs) {
+      constexpr int kBytes = int(sizeof(T));
+      UNROLL
+      for (int i = 0; i < (kStep * kBytes + 3) / 4; ++i)
+        set_word(each, i, kBytes == 4 || kStep == 1 ? bits_of(one) : bits_of(one) * 0x10001u);
+    }
+  }
   DEVICE void widen(float (&to)[kCount]) const {
     UNROLL
     for (int i = 0; i < kCount; i += kStep) {
@@ -127,6 +139,10 @@ struct Held<mask8, kCount, kMost> {
       for (int j = 0; j < 4 && i + j < kCount; ++j) four |= unsigned(first[place(i + j)]) << 8 * j;
       set_word(bytes, i / 4, four);
     }
+  }
+  DEVICE void fill(float value) {
+    UNROLL
+    for (int i = 0; i < kCount; i += 4) set_word(bytes, i / 4, value != 0 ? 0x01010101u : 0u);
   }
   DEVICE void widen(float (&to)[kCount]) const {
     UNROLL
@@ -261,6 +277,39 @@ template <int kLines>
 DEVICE long long transposed_place(const StitchPlacement& of, int line, int column) {
   return place<kLines, 0>(of, line, column) + static_cast<long long>(column) * of.column;
 }
+
+// The place of tap i of a position of an axis' map (program/axis_maps.h), negative if there is none, and its weight.
+struct Tap {
+  int place;
+  float weight;
+};
+template <bool kWeights>
+DEVICE Tap tap(const void* map, long long position, int i) {
+  const int* const numbers = static_cast<const int*>(map) + position;
+  if constexpr (kWeights) return {numbers[2 * i], bits_to_float(unsigned(numbers[2 * i + 1]))};
+  return {numbers[i], 1.0f};
+}
+// Sums of a mapped tensor's elements, as Held is for elements.
+template <int kCount>
+struct Summed {
+  float values[kCount];
+
+  DEVICE void fill(float value) { reformer::fill(value, values); }
+  template <class T, int kMost, class There>
+  DEVICE void add(float weight, const void* from, long long at, const There& there) {
+    Held<T, kCount, kMost> held;
+    float some[kCount];
+    held.read(from, at, there);
+    held.widen(some);
+    UNROLL
+    for (int i = 0; i < kCount; ++i) values[i] += weight * some[i];
+  }
+  DEVICE void widen(float (&to)[kCount]) const {
+    UNROLL
+    for (int i = 0; i < kCount; ++i) to[i] = values[i];
+  }
+  DEVICE void forget() {}
+};
 
 // The number of a table's row, from its index. Traps if the table has no such row, as PyTorch's kernels do.
 template <class Number>

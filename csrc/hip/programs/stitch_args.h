@@ -9,7 +9,7 @@ namespace reformer {
 constexpr int kStitchThreads = 256;
 // Greatest number of threads for a row in registers; threads of a block whose row is too long for registers.
 constexpr int kStitchMostLanes = 512, kStitchLongRowThreads = 1024;
-constexpr int kStitchMostInputs = 32, kStitchMostOutputs = 16, kStitchMostPlacements = 12, kStitchMostTables = 4;
+constexpr int kStitchMostInputs = 32, kStitchMostOutputs = 16, kStitchMostPlacements = 16, kStitchMostTables = 4;
 // Logarithm of the number of threads side by side at the end of rows.
 constexpr int kStitchLogTail = 3;
 // Channels per block of the finish kernel, whose other threads share the channels' parts; parts of a plane per thread.
@@ -22,8 +22,8 @@ constexpr int kStitchMostSemaphores = 1024;  // groups of columns, for each of w
 
 // A placement (program/placement.h); the program's text has the number of its digits.
 struct StitchPlacement {
-  Divider of_line[3], of_column;  // by each digit's count, except for the last digit's
-  int line[4], column;            // strides; the column's first digit has stride 1 unless the tensor is transposed
+  Divider of_line[5], of_column;  // by each digit's count, except for the last digit's
+  int line[6], column;            // strides; the column's first digit has stride 1 unless the tensor is transposed
 };
 
 // A matrix whose rows are looked up: the number of rows, and elements from one row to the next.

@@ -133,7 +133,7 @@ void StitchWriter::hold() {
   // Larger elements come first, so that there is no padding between.
   for (size_t i = 0; i < contents_.loaded.size(); ++i)
     if (const ProgramOp op = node(contents_.loaded[i]).op; op != ProgramOp::row && op != ProgramOp::random)
-      body_ << "    reformer::Held<" << typed_text(i) << "> x" << i << ";\n";
+      body_ << "    " << held_type(i) << " x" << i << ";\n";
   each([&](const ProgramNode& of, const std::string& x) {
     if (of.op == ProgramOp::random) body_ << "    unsigned long long " << x << ";\n";
   });
@@ -157,7 +157,9 @@ void StitchWriter::hold() {
            "      [[maybe_unused]] const long long at = static_cast<long long>(line) * p.width + column;\n";
   for (size_t i = 0; i < contents_.loaded.size(); ++i) {
     const std::string x = "x" + std::to_string(i);
-    if (is_tensor(node(contents_.loaded[i])))
+    if (is_mapped(i))
+      body_ << "      " << read_mapped_text(i, x, "there");
+    else if (is_tensor(node(contents_.loaded[i])))
       body_ << "      " << x << ".read(" << from_text(i) << ", " << at_text(i, "row_of_" + x) << ", there);\n";
   }
   body_ << "    }\n";
@@ -167,13 +169,15 @@ void StitchWriter::hold() {
     for (int64_t size : {4, 2, 1})
       for (size_t i = 0; i < contents_.loaded.size(); ++i) {
         const ProgramNode& of = node(contents_.loaded[i]);
-        if (!is_tensor(of) || element_size(loaded_as(of)) != size) continue;
+        if (!is_tensor(of) || is_mapped(i) || element_size(loaded_as(of)) != size) continue;
         write(i, "resident + " + std::to_string(before) + " * p.held_width");
         before += size;
       }
   };
   int64_t bytes = 0;
-  each([&](const ProgramNode& of, const std::string&) { bytes += is_tensor(of) ? element_size(loaded_as(of)) : 0; });
+  for (size_t i = 0; i < contents_.loaded.size(); ++i)
+    if (const ProgramNode& of = node(contents_.loaded[i]); is_tensor(of))
+      bytes += is_mapped(i) && is_summed(i) ? 4 : element_size(loaded_as(of));
   body_ << "    DEVICE static constexpr int bytes() { return " << bytes << " * kCount; }\n";
   body_ << "    template <class There>\n    DEVICE static void fetch(const StitchArgs& p, unsigned char* resident, int "
            "line, int column, const There& there) {\n"

@@ -7,9 +7,7 @@
 #include "stitch_writer.h"
 
 namespace reformer {
-namespace {
-
-std::string number(double value) {
+std::string StitchWriter::number_text(double value) {
   if (std::isnan(value)) return "bits_to_float(0x7fc00000u)";
   if (std::isinf(value)) return value > 0 ? "bits_to_float(0x7f800000u)" : "bits_to_float(0xff800000u)";
   std::ostringstream text;
@@ -17,8 +15,6 @@ std::string number(double value) {
   text << std::scientific << float(value) << "f";
   return text.str();
 }
-
-}  // namespace
 
 const char* StitchWriter::type_name(Stored type) {
   switch (type) {
@@ -35,7 +31,7 @@ const char* StitchWriter::type_name(Stored type) {
 }
 
 std::string StitchWriter::expression(const ProgramNode& node) {
-  if (node.op == ProgramOp::constant) return number(node.value);
+  if (node.op == ProgramOp::constant) return number_text(node.value);
   if (node.op == ProgramOp::rows) return "float(p.rows)";
   if (node.op == ProgramOp::columns) return "float(p.channels)";
   std::string text;
@@ -51,6 +47,7 @@ std::string StitchWriter::write() {
   body_ << "namespace reformer {\nnamespace {\nstruct Program {\n";
   constants();
   of_channel();
+  read_mapped();
   if (contents_.program.needs_rows)
     hold();
   else if (contents_.is_transposed())
@@ -209,6 +206,12 @@ void StitchWriter::load() {
   for (size_t i = 0; i < contents_.loaded.size(); ++i) {
     const ProgramNode& of = node(contents_.loaded[i]);
     if (of.op == ProgramOp::acc) continue;
+    if (is_mapped(i)) {
+      body_ << "    " << held_type(i) << " x" << i << ";\n    "
+            << read_mapped_text(i, "x" + std::to_string(i), "AllOfGroup{}") << "    x" << i << ".widen(to[" << i
+            << "]);\n";
+      continue;
+    }
     const std::string to = "to[" + std::to_string(i) + "]", input = from_text(i);
     const Stored type = contents_.inputs[size_t(of.input)].type;
     const int32_t place = contents_.inputs[size_t(of.input)].place;

@@ -10,6 +10,8 @@
 //                        kAccAccess elements of it per access
 //   kStored              count of tensors that are stored; store() writes adjacent elements of all, or of all except
 //                        kResult: at `at`, or where the tensor's placement has the line and column
+//   read_mapped0()       if value 0 of the loaded ones is read through maps of its axes (program/axis_maps.h): reads
+//                        it, into Held or, where elements are added up or read one by one, Summed
 //   kResult              index of the first of these with the result's data type; missing if there is none
 //   kReductions          count of distinct reductions; kind(), over() and first_number() (of a partial result) describe
 //                        them

@@ -33,6 +33,7 @@ class StitchWriter {
   // Text of a node's name, and of its value given its operands' names; empty for leaves that are read from memory.
   static std::string name(int32_t node) { return "v" + std::to_string(node); }
   static std::string expression(const ProgramNode& node);
+  static std::string number_text(double value);
   // Text of the memory that a node is read from, and the number of its placement, or -1.
   static std::string source(const ProgramNode& of) {
     return of.op == ProgramOp::acc ? std::string("p.acc") : "p.in[" + std::to_string(of.input) + "]";
@@ -123,6 +124,17 @@ class StitchWriter {
   void row_statements(const std::vector<int32_t>& nodes, const char* indent);
   void of_row_once();
   void hold();
+
+  // For mapped tensors (stitch_mapped_source.cpp).
+  bool is_mapped(size_t i) const { return node(contents_.loaded[i]).op == ProgramOp::mapped; }
+  // Text of the type that holds element i of `loaded`, and of the call that reads a mapped one into `to`.
+  std::string held_type(size_t i) const;
+  bool is_summed(size_t i) const;
+  static std::string read_mapped_text(size_t i, const std::string& to, const char* there) {
+    return "read_mapped" + std::to_string(i) + "<kCount>(p, line, column, " + to + ", " + there + ");\n";
+  }
+  void read_mapped();
+  void mapped_elements(size_t i);
 
   // For tiles only (stitch_tiles_source.cpp).
   void tile();

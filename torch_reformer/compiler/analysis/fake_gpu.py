@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import torch
+from torch._prims_common import are_strides_like_channels_last_or_false
 
 from ...runtime.aten import BUILD, VERSION
 
@@ -85,8 +86,10 @@ def answered() -> Iterator[None]:
 
 
 def _convolution_format(input: torch.Tensor, weight: torch.Tensor, backend) -> torch.memory_format:
-    for dimensions, last in ((4, torch.channels_last), (5, torch.channels_last_3d)):
-        for tensor in (input, weight) if input.dim() == dimensions else ():
-            if tensor.is_contiguous(memory_format=last) and not tensor.is_contiguous():
-                return last
+    """cuDNN's choice: channels_last if the strides of an operand, which may be a slice, have that order."""
+    if input.dtype != torch.float64:
+        for dimensions, last in ((4, torch.channels_last), (5, torch.channels_last_3d)):
+            for tensor in (input, weight) if input.dim() == dimensions else ():
+                if are_strides_like_channels_last_or_false(tensor.shape, tensor.stride()):
+                    return last
     return torch.contiguous_format

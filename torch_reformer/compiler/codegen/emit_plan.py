@@ -11,11 +11,13 @@ from ...runtime import plan as plans
 from ..fusion.greedy import Fusion
 from ..fusion.group import FusionGroup
 from ..fusion.schedule import needed_in_memory, schedule
+from ..ir.access import Access
 from ..ir.graph import Call, Casts, Conv, ConvGrads, Graph, Operation, Typed, Value, View, replaced
 from ..ir.iteration_space import IterationSpace
 from ..ir.layout import Layout
 from ..ir.stages import blamed
 from .kernel_program import KernelProgram
+from .map_tables import MapTable, MapTables
 
 _conv2d = torch.ops.reformer._conv2d.default
 _empty = torch.ops.aten.empty_strided.default
@@ -30,11 +32,13 @@ class EmittedPlan:
 
     Attributes:
         types: layout, dtype and device of the plan's tensors, by number, as far as this package's own steps read them.
+        tables: constants that the plan takes after the graph's inputs.
         steps: for each group or call of the fusion, in the order in which they run, its steps.
     """
 
     plan: plans.Plan
     types: dict[int, Typed]
+    tables: list[MapTable]
     steps: dict[int, range]
 
 
@@ -50,11 +54,17 @@ def emit_plan(graph: Graph, fusion: Fusion) -> EmittedPlan:
 class _Emitter:
     def __init__(self, graph: Graph, fusion: Fusion):
         self.graph, self.fusion = graph, fusion
-        self.steps = plans.Plan(len(graph.inputs))
+        self.tables = MapTables()
+        for group in fusion.groups.values():
+            for value, _, index_map in group.inputs:
+                if isinstance(index_map, Access):
+                    self.tables.add(index_map, group.space, value.device)
+        inputs = [*graph.inputs, *self.tables.values.values()]
+        self.steps = plans.Plan(len(inputs))
         self.base: dict[Value, tuple[int, Layout]] = {}  # value -> number of its tensor, and the layout of that
         self.views: dict[tuple[Value, Layout], int] = {}
         self.types: dict[int, Typed] = {}
-        for i, value in enumerate(graph.inputs):
+        for i, value in enumerate(inputs):
             self._bind(value, i, value.layout)
         self.needed = needed_in_memory(fusion, (*fusion.groups, *fusion.extern_calls))
 
@@ -70,7 +80,7 @@ class _Emitter:
                     self._group(group)
             steps[number] = range(first, len(self.steps.steps))
         self.steps.give(*(self._number(view) for view in self.graph.output_views()))
-        return EmittedPlan(self.steps, self.types, steps)
+        return EmittedPlan(self.steps, self.types, [*self.tables.values], steps)
 
     def _bind(self, value: Value, number: int, layout: Layout) -> None:
         """Note that tensor ``number`` of the plan, which has this layout, holds a value."""
@@ -145,7 +155,7 @@ class _Emitter:
             (result,) = self.steps.aten(_conv2d, (*operands, None, _geometry(group.anchor)))
             self._bind(group.anchor.results[0], result, group.anchor.results[0].layout)
             return
-        kernel = KernelProgram(group, stored)
+        kernel = KernelProgram(group, stored, self.tables)
         tensors = [self._number(*kernel.tensors[name]) for name in kernel.program.names]
         if group.anchor:
             operands = [self._number(view) for view in group.anchor.operands]

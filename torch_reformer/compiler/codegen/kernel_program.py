@@ -9,15 +9,18 @@ import torch
 from ... import program as p
 from ...program import Program
 from ...program import Value as Expression
+from ...program.mapped import map_of, mapped
 from ...program.row_sums import early_row_sum
 from ..fusion.group import FusionGroup, full_map_of, inlined, is_channel_index
-from ..ir.graph import Map, Operation, Reduce, Value, View
+from ..ir.access import Access
+from ..ir.graph import Indexed, Map, Operation, Reduce, Value, View
 from ..ir.iteration_space import IndexMap, shaped, without
 from ..ir.layout import Layout, span
+from .map_tables import MapTables, table_of
 
 
 class KernelProgram:
-    """Program of a group that stores the results of the operations in ``stored``.
+    """Program of a group that stores the results of the operations in ``stored``, and reads tables of maps.
 
     Attributes:
         space: the group's iteration space, in the sizes of one of its tensors where that has four dimensions.
@@ -27,8 +30,8 @@ class KernelProgram:
         dtype: data type of ``acc``, by which the program's precision is chosen.
     """
 
-    def __init__(self, group: FusionGroup, stored: list[Operation]):
-        self.group = group
+    def __init__(self, group: FusionGroup, stored: list[Operation], tables: MapTables):
+        self.group, self.tables = group, tables
         layouts = [view.layout for view in group.inputs.values()]
         layouts += [operation.results[0].layout for operation in stored]
         self.space = group.space
@@ -37,7 +40,7 @@ class KernelProgram:
         self.full_map = group.full_map
         self.members = set(group.computed)
         self.tensors: dict[str, tuple[View, Layout]] = {}
-        self.names: dict[tuple[Value, Layout, str], Expression] = {}
+        self.names: dict[tuple[Value, Layout, str | Access], Expression] = {}
         self.known: dict[tuple[Operation, IndexMap], Expression] = {}
         self.acc: tuple[View, Layout] | None = None
         self.dtype = self._dtype()
@@ -160,12 +163,17 @@ class KernelProgram:
             return self._computed(maker, index_map)
         input_key = self.group.input_key(view, index_map)
         if input_key not in self.group.inputs:
-            if inlined(view, index_map, self.full_map) is None:
+            operands = inlined(view, index_map, self.full_map)
+            if operands is None:
                 raise ValueError(f"{view} is no input of the group that needs it")
+            if isinstance(maker, Indexed):
+                return self._read(*operands[0])
             return self._computed(maker, index_map)
         if view.value in self.group.gathers:
             return self._gathered(view, index_map)
         view, index_map = self.group.inputs[input_key], input_key[2]
+        if isinstance(index_map, Access):
+            return self._mapped(view, index_map)
         kind = self.space.kind(index_map)
         kind = "full" if kind == "transposed" else kind
         layout = self._strided(view, index_map) if self.space.is_strided(index_map) else self._layout(view, kind)
@@ -178,6 +186,23 @@ class KernelProgram:
             name = f"t{len(self.tensors)}"
             self.tensors[name] = view, layout
             self.names[key] = Expression(kind, attribute=name)
+        return self.names[key]
+
+    def _mapped(self, view: View, access: Access) -> Expression:
+        """Expression of a view that is read through maps of its axes."""
+        placement = self.space.placement(access)
+        layout = Layout(placement.sizes, placement.strides, view.layout.offset)
+        key = view.value, layout, access
+        if key not in self.names:
+            name, kinds, alignment = f"t{len(self.tensors)}", [], 16
+            self.tensors[name] = view, layout
+            for i, term in enumerate(access.terms):
+                table, of_table = table_of(term, self.space, view.value.device)
+                value = self.tables.values[table]
+                self.tensors[map_of(name, i)] = View(value, value.layout), of_table
+                kinds.append(table.kind)
+                alignment = min(alignment, table.alignment)
+            self.names[key] = mapped(name, tuple(kinds), access.number, alignment)
         return self.names[key]
 
     def _gathered(self, view: View, index_map: IndexMap) -> Expression:

@@ -35,17 +35,18 @@ def _(wrong: Tensor, target: Tensor, classes: int, ignore_index: int) -> Tensor:
 
 
 def _supports(scores: Tensor, weight: Tensor | None) -> bool:
-    return weight is None and scores.dim() == 2 and scores.shape[1] < _MOST_CLASSES
+    return weight is None and scores.dim() >= 2 and scores.shape[1] < _MOST_CLASSES
 
 
 def _classes(scores: Tensor, target: Tensor, ignore_index: int) -> Tensor:
-    """Class index of each row, as a floating-point column ``[N, 1]``; _IGNORED for ignored rows."""
+    """Class index of each row or pixel, as a floating-point tensor ``[N, 1, ...]``; _IGNORED for ignored ones."""
     wide = torch.float64 if scores.dtype == torch.float64 else torch.float32
     return torch.where(target == ignore_index, _IGNORED, target.to(wide)).unsqueeze(1)
 
 
 def _is_class(scores: Tensor, classes: Tensor) -> Tensor:
-    return torch.arange(scores.shape[1], dtype=classes.dtype, device=scores.device) == classes
+    numbers = torch.arange(scores.shape[1], dtype=classes.dtype, device=scores.device)
+    return numbers.view(-1, *[1] * (scores.dim() - 2)) == classes
 
 
 def _nll_loss_forward(
@@ -57,7 +58,9 @@ def _nll_loss_forward(
     wrong = torch.where(classes < _IGNORED, 1.0, (classes >= scores.shape[1]).to(classes.dtype)).sum()
     exist = _targets_exist(wrong, target, scores.shape[1], ignore_index) if scores.device.type == "cpu" else wrong == 0
     aten._assert_async.msg(exist, "nll_loss: a target is out of bounds")
-    losses = torch.where(_is_class(scores, classes), -scores, 0.0).sum(1)
+    losses = torch.where(_is_class(scores, classes), -scores, 0.0)
+    if scores.dim() == 2 or not reduction:  # classes of pixels may be far apart in memory
+        losses = losses.sum(1)
     count = (classes >= 0).to(scores.dtype).sum()
     if reduction == _MEAN:
         return losses.sum() / count, count
@@ -79,4 +82,9 @@ def _nll_loss_backward(
     return torch.where(_is_class(scores, _classes(scores, target, ignore_index)), -grad, 0.0)
 
 
-DECOMPOSITIONS = {aten.nll_loss_forward.default: _nll_loss_forward, aten.nll_loss_backward.default: _nll_loss_backward}
+DECOMPOSITIONS = {
+    aten.nll_loss_forward.default: _nll_loss_forward,
+    aten.nll_loss_backward.default: _nll_loss_backward,
+    aten.nll_loss2d_forward.default: _nll_loss_forward,
+    aten.nll_loss2d_backward.default: _nll_loss_backward,
+}

@@ -1,5 +1,5 @@
 """The table of decompositions for AOTAutograd: PyTorch's core table without some operators that stay whole, and with
-further ones; and this package's own convolutions as PyTorch's."""
+further ones."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 from torch._decomp import core_aten_decompositions, get_decompositions
-from torch.overrides import TorchFunctionMode
 
 from ...runtime import native  # noqa: F401  registers the operators
+from ..ir.fx_utils import UPSAMPLINGS
 from ..ir.stages import or_whole
 from . import (
     conv1d,
@@ -20,6 +20,7 @@ from . import (
     dropout,
     embedding_backward,
     group_norm,
+    log_sigmoid,
     nll_loss,
     norms,
     scatter_reduce,
@@ -31,9 +32,13 @@ aten, reformer = torch.ops.aten, torch.ops.reformer
 _WHOLE = {
     *(aten.nll_loss_forward, aten.nll_loss_backward, aten.nll_loss2d_forward, aten.nll_loss2d_backward),
     *(aten.index_add, aten._unsafe_index, aten._unsafe_index_put),
-    *(aten.upsample_bilinear2d, aten.upsample_nearest2d, aten.im2col, aten.col2im),
+    *(*UPSAMPLINGS, aten.im2col, aten.col2im),
     *(aten.baddbmm, aten._scaled_dot_product_flash_attention_for_cpu),
     *(aten.silu, aten.rsub, aten.gelu_backward),
+    *(aten.roll, aten.reflection_pad1d, aten.reflection_pad2d, aten.reflection_pad3d),
+    *(aten.reflection_pad1d_backward, aten.reflection_pad2d_backward, aten.reflection_pad3d_backward),
+    *(aten.replication_pad1d, aten.replication_pad2d, aten.replication_pad3d),
+    *(aten.replication_pad1d_backward, aten.replication_pad2d_backward, aten.replication_pad3d_backward),
 }
 _BROKEN_UP = (
     *(aten.native_batch_norm, aten._native_batch_norm_legit, aten._native_batch_norm_legit_functional),
@@ -59,6 +64,7 @@ def decompositions() -> dict:
         dropout,
         embedding_backward,
         group_norm,
+        log_sigmoid,
         nll_loss,
         conv_patchify,
         scatter_reduce,
@@ -83,15 +89,6 @@ def _first_of(one: Callable, other: Callable) -> Callable:
         return other(*args, **kwargs) if result is NotImplemented else result
 
     return rule
-
-
-class ConvolutionsOfPyTorch(TorchFunctionMode):
-    """Trace this package's convolution operator, which modules swapped by convert() call, as PyTorch's convolution. So
-    both give the same plan: autograd asks PyTorch's convolution for both gradients at once."""
-
-    def __torch_function__(self, function, types, args=(), kwargs=None):
-        function = torch.conv2d if function is reformer.conv2d.default else function
-        return function(*args, **(kwargs or {}))
 
 
 def _input_grad(input_size, weight, grad_output, stride=(1, 1), padding=(0, 0), dilation=(1, 1), groups=1) -> Tensor:

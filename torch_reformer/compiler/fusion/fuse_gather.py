@@ -4,6 +4,7 @@ A gather whose result a call or the graph's caller needs in memory stays a call.
 
 from __future__ import annotations
 
+from ..ir.access import Access
 from ..ir.gather import MOST_TABLES, Gather, gather_of
 from ..ir.graph import Value
 from ..ir.iteration_space import IterationSpace, fits
@@ -40,6 +41,8 @@ def _space(group: FusionGroup, value: Value, gather: Gather) -> IterationSpace |
     spaces = [group.space]
     if not group.anchor and group.numel % gather.columns == 0:
         spaces.append(IterationSpace(1, gather.columns, group.numel // gather.columns, 1, True))
+    if any(isinstance(index_map, Access) for _, _, index_map in group.inputs):
+        return None  # tables and maps together may be more than a kernel supports
     for space in spaces:
         if group.anchor or (space != group.space and (group.copies or not group.supports(space))):
             continue

@@ -16,10 +16,19 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from ..ir.access import Access, composed
 from ..ir.gather import counts_up
-from ..ir.graph import Conv, Map, Operation, Random, Reduce, Value, View
-from ..ir.iteration_space import BY_PLACE, IndexMap, IterationSpace, find_space, operand_maps, reduces_rows
+from ..ir.graph import Conv, Indexed, Map, Operation, Random, Reduce, Value, View, is_cast
+from ..ir.iteration_space import (
+    BY_PLACE,
+    IndexMap,
+    IterationSpace,
+    find_space,
+    operand_maps,
+    reduces_rows,
+)
 from ..ir.kernel_limits import (
+    MOST_MAPS,
     MOST_OPERATIONS,
     MOST_OUTPUTS,
     MOST_STRIDED,
@@ -279,9 +288,11 @@ def full_map_of(numel: int) -> IndexMap:
 
 def is_small(operation: Operation | None) -> bool:
     """True if each consumer had better recompute the operation: few elements, or any number of elements of a constant,
-    random numbers, a cast to a wider data type, or an operation on reduced values."""
+    random numbers, a cast to a wider data type, an operation on reduced values, or elements that are chosen."""
     if not isinstance(operation, Map):
         return False
+    if isinstance(operation, Indexed):
+        return operation.only_chooses
     (result,) = operation.results
     if isinstance(operation, Random) or not operation.inputs or result.layout.numel <= SMALL:
         return True
@@ -306,6 +317,10 @@ def inlined(view: View, index_map: IndexMap, group: IndexMap) -> list[tuple[View
     layout = view.value.layout
     if not is_small(operation) or not layout.is_dense:
         return None
+    if isinstance(index_map, Access) and not _is_read_through(operation, index_map):
+        return None
+    if isinstance(operation, Indexed):
+        return _reread(operation, view, index_map, group)
     if not operation.inputs:
         return []
     full_map = full_map_of(layout.numel)
@@ -326,13 +341,40 @@ def inlined(view: View, index_map: IndexMap, group: IndexMap) -> list[tuple[View
     return operands
 
 
+def _reread(operation: Indexed, view: View, index_map: IndexMap, group: IndexMap) -> list[tuple[View, IndexMap]] | None:
+    """The operand of an operation, with its index map, where a view of the result is read by ``index_map``."""
+    if index_map == BY_PLACE:
+        return None
+    ((source, access),) = operand_maps(operation)
+    numel = group[0][1] if group else 1
+    found = composed(access, view.value.layout, index_map, view.layout.offset, numel)
+    if found is None:
+        return None
+    access, offset = found
+    layout = source.layout
+    return [(View(source.value, Layout(layout.sizes, layout.strides, layout.offset + offset)), access)]
+
+
+def _is_read_through(operation: Map, access: Access) -> bool:
+    """True if an access may read the operand of an operation instead of its result. Elements from nowhere, and sums,
+    are those of the operand then, so it has to be an exact cast."""
+    if not is_cast(operation) or operation.results[0].layout.numel == 1:
+        return False
+    source, result = operation.inputs[0].value.dtype, operation.results[0].dtype
+    is_exact = result.is_floating_point and source.itemsize < result.itemsize
+    return is_exact and (access.only_chooses or not operation.rounds)
+
+
 Inputs = dict[InputKey, View]
 Computation = tuple[list[Operation], Inputs]
 
 
 def has_too_many_strided(space: IterationSpace, inputs: Iterable[InputKey], copies: int = 0) -> bool:
-    """True if more strided operands are read or copied than a kernel supports."""
-    return sum(space.is_strided(index_map) for _, _, index_map in inputs) + copies > MOST_STRIDED
+    """True if more strided operands are read or copied, or through more maps, than a kernel supports."""
+    inputs = list(inputs)
+    maps = sum(len(index_map.terms) for _, _, index_map in inputs if isinstance(index_map, Access))
+    strided = sum(space.is_strided(index_map) for _, _, index_map in inputs)
+    return strided + maps + copies > MOST_STRIDED or maps > MOST_MAPS
 
 
 def has_too_many_transposed(space: IterationSpace, inputs: Iterable[InputKey], copies: Iterable[IndexMap]) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from ..ir.access import Access
 from ..ir.gather import gather_of
 from ..ir.graph import Value, View
 from ..ir.layout import Layout
@@ -22,7 +23,10 @@ def traffic(fusion: Fusion) -> dict[int, tuple[int, int]]:
     read = {number: reads_of(fusion, number) for number in (*fusion.groups, *fusion.extern_calls)}
     needed = needed_in_memory(fusion, read)
     return {
-        number: (bytes_of(views) - _not_gathered(fusion, number), _written(fusion, number, needed))
+        number: (
+            bytes_of(views) - _not_gathered(fusion, number) - _not_touched(fusion, number),
+            _written(fusion, number, needed),
+        )
         for number, views in read.items()
     }
 
@@ -33,6 +37,16 @@ def _written(fusion: Fusion, number: int, needed: set[Value]) -> int:
     group = fusion.groups[number]
     results = [operation.results[0] for operation in group.members]
     return sum(result.bytes for result in results if result in needed or result in group.destinations)
+
+
+def _not_touched(fusion: Fusion, number: int) -> int:
+    """Bytes of views that a group reads only through maps, which leave them out."""
+    group = fusion.groups.get(number)
+    touched: dict[tuple[Value, Layout], int] = {}
+    for (value, layout, index_map), view in group.inputs.items() if group else ():
+        elements = index_map.elements if isinstance(index_map, Access) else view.elements
+        touched[value, layout] = touched.get((value, layout), 0) + elements
+    return sum(max(0, layout.elements - touched[value, layout]) * value.dtype.itemsize for value, layout in touched)
 
 
 def _not_gathered(fusion: Fusion, number: int) -> int:

@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 import torch
 from torch import Tensor
+from torch._ops import OpOverload, OpOverloadPacket
 from torch.fx import Graph, GraphModule, Node
 from torch.utils._pytree import tree_leaves
 
@@ -85,10 +86,27 @@ CONSTANTS: dict[Callable, Callable] = {
     aten.new_zeros.default: lambda *_: 0.0,
 }
 constant_pad = torch.ops.aten.constant_pad_nd.default
+NEAREST = (
+    *(aten.upsample_nearest1d, aten.upsample_nearest2d, aten.upsample_nearest3d),
+    *(aten._upsample_nearest_exact1d, aten._upsample_nearest_exact2d, aten._upsample_nearest_exact3d),
+)
+UPSAMPLINGS = (
+    *(*NEAREST, aten.upsample_linear1d, aten.upsample_bilinear2d, aten.upsample_trilinear3d),
+    aten.upsample_bicubic2d,
+)
 SUMS = {aten.sum.dim_IntList, aten.sum.default, aten.mean.dim, aten.mean.default}
-REDUCTIONS = SUMS | {aten.amax.default, aten.var_mean.correction}  # those of lowering/reductions.py
+# Those of lowering/reductions.py.
+REDUCTIONS = SUMS | {aten.amax.default, aten.amin.default, aten.max.default, aten.min.default}
+REDUCTIONS |= {getattr(op, kind) for op in (aten.any, aten.all) for kind in ("default", "dim", "dims")}
+REDUCTIONS |= {aten.var_mean.correction, aten.var.correction}
 VIEWS = {aten.view.default, aten.unsqueeze.default, aten.squeeze.dims, aten.expand.default, aten.permute.default}
 VIEWS |= {aten.alias.default}
+
+
+def gradient_of(operator: OpOverloadPacket) -> OpOverload:
+    """The operator that computes another one's gradient, by PyTorch's way of naming them."""
+    name = operator._qualified_op_name.split("::")[1]
+    return getattr(aten, f"{name}_backward").default
 
 
 def size_of(node: Node) -> int:

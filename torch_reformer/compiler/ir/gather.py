@@ -8,8 +8,9 @@ from dataclasses import dataclass
 import torch
 
 from ...runtime.dtypes import FLOATS
+from .digits import joined, with_strides
 from .graph import Call, Operation, Value, View
-from .iteration_space import MOST_OF_LINE, IndexMap, IterationSpace, joined, with_strides
+from .iteration_space import MOST_OF_LINE, IndexMap, IterationSpace
 from .layout import Layout
 
 aten = torch.ops.aten

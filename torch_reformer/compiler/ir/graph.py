@@ -2,10 +2,11 @@
 
 A :class:`Value` is the memory of a tensor that one operation computes, or of an input; a :class:`View` is a layout of
 a value's elements. Operations read views, so reshapes, permutations, slices and expansions are not operations. There
-are seven kinds of operation:
+are eight kinds of operation:
 
 - :class:`Map`: element-wise, by an expression of a program (torch_reformer/program); operands are broadcast.
 - :class:`Random`: a Map that computes random numbers.
+- :class:`Indexed`: a Map that reads its input through maps of its axes: pads, rolls, pools, upsampling.
 - :class:`Reduce`: a sum, a maximum or moments over some of the dimensions.
 - :class:`Conv`: a two-dimensional convolution, whose kernel can have a program as its epilogue.
 - :class:`ConvGrads`: the gradients of a convolution.
@@ -25,6 +26,7 @@ import torch
 from torch.fx import Node
 
 from ...program import Value as Expression
+from .axis_map import AxisMap
 from .layout import Layout, span
 
 
@@ -149,6 +151,24 @@ class Map(_OfInputs):
     expression: Callable[..., Expression]
     after_reduction: bool = field(default=False, init=False)
     rounds: bool = field(default=False, init=False)
+
+
+@dataclass(eq=False)
+class Indexed(Map):
+    """The only input, read through a map of each of its dimensions; only a dimension with a map changes its size.
+
+    Args:
+        maps: None stands for the identity.
+        fill: an element from nowhere; 0 if elements are summed.
+    """
+
+    maps: tuple[AxisMap | None, ...]
+    fill: float = 0.0
+
+    @property
+    def only_chooses(self) -> bool:
+        """True if each element is one of the input's, or comes from nowhere."""
+        return all(axis_map is None or axis_map.only_chooses for axis_map in self.maps)
 
 
 def is_cast(operation: Operation | None) -> bool:
@@ -410,6 +430,14 @@ def substituted(view: View, instead: Mapping[Value, View]) -> View:
     return View(source.value, Layout(layout.sizes, layout.strides, layout.offset + source.layout.offset))
 
 
+def _sizes_read(operation: Map, view: View) -> tuple[int, ...]:
+    """Sizes of a result that the operation computes of an operand."""
+    if not isinstance(operation, Indexed):
+        return view.layout.sizes
+    maps = zip(view.layout.sizes, operation.maps, strict=True)
+    return tuple(size if axis_map is None else len(axis_map.rows) for size, axis_map in maps)
+
+
 def verify(graph: Graph) -> None:
     """Check a graph; tests do so after each pass.
 
@@ -433,7 +461,7 @@ def verify(graph: Graph) -> None:
         if isinstance(operation, Map):
             (result,) = operation.results
             for view in operation.operands:
-                if view.layout.sizes != result.layout.sizes:
+                if _sizes_read(operation, view) != result.layout.sizes:
                     raise ValueError(f"{operation.text()} has operands of other sizes than {result.layout}")
         for result in operation.results:
             if result.maker is not operation:

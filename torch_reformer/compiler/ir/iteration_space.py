@@ -18,17 +18,20 @@ import math
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 
-from .graph import Map, Random, View
+from .access import Access, access_of
+from .digits import Digits, joined, with_strides
+from .graph import Indexed, Map, Random, View
 from .layout import Layout
 
-IndexMap = tuple[tuple[int, ...], ...]
+IndexMap = Digits | Access
+Runs = list[tuple[int, int]]
 BY_PLACE: IndexMap = ((-1, 1),)  # of a key of random numbers: each element has its own number
 # Elements of the longest row that a GPU's kernel keeps in registers while it reduces the row (stitch_launch.h), and
 # rows that keep a GPU's processors busy.
 LONGEST_ROW, _MANY_ROWS = 4096, 64
 # Digits of a strided operand's rows and columns that kernels support (csrc/program/placement.h), and adjacent elements
 # that they read at once.
-MOST_OF_LINE, _OF_COLUMN, _ADJACENT = 4, 2, 8
+MOST_OF_LINE, _OF_COLUMN, _ADJACENT = 6, 2, 8
 # Least number of adjacent rows and columns of a transposed tensor, and a divisor of these numbers.
 _LEAST_TRANSPOSED, _OF_TRANSPOSED = 8, 4
 
@@ -66,33 +69,9 @@ def _strided(result: Layout, operand: Layout) -> IndexMap:
     return joined((result.sizes[d], operand.strides[d]) for d in dims if result.sizes[d] != 1)
 
 
-def joined(runs: Iterable[tuple[int, int]]) -> IndexMap:
-    """Index map of (count, stride) pairs, innermost first; runs that continue the one before them are merged."""
-    digits: list[tuple[int, int, int]] = []
-    inner = 1
-    for count, stride in runs:
-        if digits and stride == digits[-1][1] * digits[-1][2]:
-            digits[-1] = digits[-1][0], digits[-1][1] * count, digits[-1][2]
-        else:
-            digits.append((inner, count, stride))
-        inner *= count
-    return tuple(digits)
-
-
 def is_strided(index_map: IndexMap) -> bool:
-    """True if the digits have strides."""
+    """True if the digits have strides, and no maps."""
     return bool(index_map) and len(index_map[0]) == 3
-
-
-def with_strides(index_map: IndexMap, numel: int) -> IndexMap:
-    """Rewrite an index map with strides, over a result of `numel` elements; broadcast dimensions get stride 0."""
-    runs, expected, end = [], 1, 1
-    for inner, count, *stride in index_map:
-        runs += [(inner // end, 0)] if inner > end else []
-        runs.append((count, stride[0] if stride else expected))
-        expected *= count
-        end = inner * count
-    return joined([*runs, (numel // end, 0)] if numel > end else runs)
 
 
 def inverse(index_map: IndexMap) -> IndexMap | None:
@@ -112,6 +91,9 @@ def operand_maps(operation: Map) -> list[tuple[View, IndexMap]]:
     if isinstance(operation, Random):
         return [(view, BY_PLACE) for view in operation.inputs]
     layout = operation.results[0].layout
+    if isinstance(operation, Indexed):
+        (view,) = operation.inputs
+        return [(view, access_of(layout, view.layout, operation.maps, operation.fill))]
     return [(view, index_map_of(layout, view.layout)) for view in operation.inputs]
 
 
@@ -139,6 +121,12 @@ def _are_transposed(columns: list[tuple[int, int]], lines: list[tuple[int, int]]
     if len(columns) != 1 or not lines or columns[0][1] < 2 or lines[0][1] != 1:
         return False
     return all(count >= _LEAST_TRANSPOSED and count % _OF_TRANSPOSED == 0 for count in (columns[0][0], lines[0][0]))
+
+
+def layout_of_runs(runs: Runs) -> Layout:
+    """Layout of runs, innermost first, with at least five dimensions, by which operators recognise a placement."""
+    dims = [*runs, *[(1, 0)] * (5 - len(runs))]
+    return Layout(tuple(count for count, _ in reversed(dims)), tuple(stride for _, stride in reversed(dims)))
 
 
 @dataclass(frozen=True)
@@ -186,6 +174,8 @@ class IterationSpace:
         if (kind := self.dense_kind(index_map)) is not None:
             return kind
         placement = self.placement(index_map)
+        if isinstance(index_map, Access):
+            return None if placement is None else "full"
         if placement is None or placement.numel != self.numel:
             return None if placement is None else "row"
         return "full" if placement.strides[-1] == 1 or self.channels == 1 else "transposed"
@@ -193,6 +183,8 @@ class IterationSpace:
     def dense_kind(self, index_map: IndexMap) -> str | None:
         """Kind of an operand that needs no placement: any but transposed; None for others."""
         c, p, n = self.channels, self.pixels, self.images
+        if isinstance(index_map, Access):
+            return None
         if index_map == BY_PLACE:  # programs number the elements in NHWC order
             return "random" if self.nhwc or c == 1 or p == 1 else None
         if self.numel == 1 or index_map == ((1, self.numel),):
@@ -219,24 +211,55 @@ class IterationSpace:
         """
         if not self.nhwc or self.channels == 1 or index_map == BY_PLACE:
             return None
+        if isinstance(index_map, Access):
+            return self._placement_of_access(index_map)
+        if (split := self.split(index_map)) is None:
+            return None
+        columns, lines = split
+        is_row = all(stride == 0 for _, stride in columns)
+        is_read = is_row or _are_read(columns) or _are_transposed(columns, lines)
+        if len(lines) > MOST_OF_LINE or not is_read:
+            return None
+        return layout_of_runs([*([] if is_row else columns), *lines])
+
+    def split(self, digits: Digits) -> tuple[Runs, Runs] | None:
+        """Digits as runs of columns and of lines, by counts and strides, innermost first; None if a digit crosses the
+        end of a row, or if the digits are not those of a result of this space."""
         columns, lines, inner = [], [], 1
-        digits = with_strides(index_map, self.numel)
+        digits = with_strides(digits, self.numel)
         if digits[-1][0] * digits[-1][1] != self.numel:
             return None
         for _, count, stride in digits:
             within = min(count, max(1, self.channels // inner))
             if inner < self.channels and (count % within or (within < count and inner * within != self.channels)):
-                return None  # the digit crosses the end of a row
+                return None
             columns += [(within, stride)] if within > 1 else []
             lines += [(count // within, within * stride)] if within < count else []
             inner *= count
-        is_row = all(stride == 0 for _, stride in columns)
-        is_read = is_row or _are_read(columns) or _are_transposed(columns, lines)
-        if len(lines) > MOST_OF_LINE or not is_read:
+        return columns, lines
+
+    def _placement_of_access(self, access: Access) -> Layout | None:
+        """Layout of an access without its terms: of the elements, or of the lines if a term is of columns. Such a term
+        is of all columns and of no lines, and kernels read its elements one by one."""
+        of_columns = 0
+        for term in access.terms:
+            if (split := self.split(term.digits)) is None:
+                return None
+            columns, lines = split
+            if all(stride == 0 for _, stride in columns):
+                if len(lines) > MOST_OF_LINE:
+                    return None
+                continue
+            if len(columns) > 1 or any(stride for _, stride in lines):
+                return None
+            of_columns += 1
+        if (split := self.split(access.digits)) is None or of_columns > 1:
             return None
-        dims = [*([] if is_row else columns), *lines]
-        dims += [(1, 0)] * (5 - len(dims))
-        return Layout(tuple(count for count, _ in reversed(dims)), tuple(stride for _, stride in reversed(dims)))
+        columns, lines = split
+        is_row = all(stride == 0 for _, stride in columns)
+        if len(lines) > MOST_OF_LINE or is_row != bool(of_columns) or not (is_row or _are_read(columns)):
+            return None
+        return layout_of_runs([*([] if is_row else columns), *lines])
 
     def sizes_of(self, kind: str) -> tuple[int, ...]:
         """Sizes of an operand of this kind, without a placement."""
@@ -304,7 +327,11 @@ def fits(
             need; a convolution's epilogue has not.
         transposes: whether operands may be transposed; never with reductions per row.
     """
+    operands = list(operands)
     kinds = {space.kind(operand) for operand in operands}
+    has_maps = any(isinstance(operand, Access) for operand in operands)
+    if has_maps and ("transposed" in kinds or (reductions and space.channels > LONGEST_ROW)):
+        return False
     if None in kinds or ("transposed" in kinds and not transposes):
         return False
     if not whole_rows and any(map(space.is_strided, operands)):
@@ -343,6 +370,9 @@ def _spaces(numel: int, index_map: IndexMap):
     """Candidate spaces of `numel` elements in which the index map is per channel, row or plane."""
     if not index_map or index_map in (BY_PLACE, ((1, numel),)):
         return
+    if isinstance(index_map, Access):
+        yield from _spaces_of_access(numel, index_map)
+        return
     inner, count = index_map[0][:2]
     if is_strided(index_map):  # rows are its first digit, or the first two
         for inner, count, _ in index_map[1::-1]:
@@ -358,3 +388,12 @@ def _spaces(numel: int, index_map: IndexMap):
         yield IterationSpace(numel // (inner * count), count, inner, 1, False)
         if inner * count == numel:
             yield IterationSpace(1, inner, count, 1, True)
+
+
+def _spaces_of_access(numel: int, access: Access):
+    """Candidate spaces whose columns are the innermost digits without a map, or else the innermost axis with one."""
+    of_columns = [term.digits[0][1] for term in access.terms if term.digits and term.digits[0][0] == 1]
+    first = access.digits[0] if access.digits else (1, 1, 0)
+    for channels in of_columns or [first[1] if first[2] == 1 else 1]:
+        if 1 < channels < 2**31 and numel % channels == 0:
+            yield IterationSpace(1, channels, numel // channels, 1, True)

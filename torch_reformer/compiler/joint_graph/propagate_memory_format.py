@@ -17,7 +17,7 @@ from torch import Tensor
 from torch.fx import GraphModule, Node
 from torch.utils._pytree import tree_leaves
 
-from ..ir.fx_utils import CONSTANTS, given_again, in_order, is_element_wise
+from ..ir.fx_utils import CONSTANTS, UPSAMPLINGS, given_again, gradient_of, in_order, is_element_wise
 
 aten, reformer = torch.ops.aten, torch.ops.reformer
 Choice = Callable[[Node, Tensor, dict[Node, object]], Tensor]
@@ -30,6 +30,10 @@ ANY_ORDER = {
     *(aten.expand.default, aten.squeeze.dims, aten.unsqueeze.default, aten.slice.Tensor, aten.select.int),
     *(aten.new_empty_strided.default, *CONSTANTS),
     *(reformer._max_pool2d.default, reformer._max_pool2d_grad.default),
+    *(aten.avg_pool2d.default, aten.avg_pool2d_backward.default, aten.constant_pad_nd.default, aten.cat.default),
+    *(aten._adaptive_avg_pool2d.default, aten._adaptive_avg_pool2d_backward.default),
+    *(upsampling.default for upsampling in UPSAMPLINGS),
+    *(gradient_of(upsampling) for upsampling in UPSAMPLINGS),
 }
 # Matrix products, whose results have the same strides whatever those of their operands, and operators between them.
 OF_MATRICES = {

@@ -17,7 +17,7 @@ from ... import program as p
 from ...program import Value as Expression
 from ...runtime.dtypes import FLOATS
 from ..ir.fake_tensors import layout_of
-from ..ir.graph import Call, Graph, Map, Random, Typed, View
+from ..ir.graph import Call, Graph, Indexed, Map, Random, Typed, View
 from ..ir.iteration_space import LONGEST_ROW, find_space, index_map_of
 from ..ir.layout import Layout
 from . import pointwise
@@ -96,7 +96,7 @@ def _computed(part: View, deepest: int) -> _Computed | None:
     """Operands that are in memory anyway, and the expression that computes a part from them. None if it would take more
     than a few element-wise operations of a few operands."""
     maker, starts = part.value.maker, _starts(part)
-    if not isinstance(maker, Map):
+    if not isinstance(maker, Map) or isinstance(maker, Indexed):
         return _itself(part)
     if not deepest or starts is None or isinstance(maker, Random) or not 1 <= len(maker.inputs) <= _MOST_OPERANDS:
         return None

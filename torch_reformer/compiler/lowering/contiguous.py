@@ -1,7 +1,7 @@
-"""Copies of operands whose order of memory no program reads beside that of the others.
+"""Copies of operands in another layout.
 
-An operand is copied once for all operations that read it in one layout, as PyTorch's own norms do it; the operations
-are one kernel then.
+An operand whose order of memory no program reads beside that of the others is copied once for all operations that read
+it in one layout, as PyTorch's own norms do it; the operations are one kernel then. Convolutions read dense operands.
 """
 
 from __future__ import annotations
@@ -10,11 +10,28 @@ import math
 
 import torch
 
-from ..ir.graph import Call, Graph, Value, View
-from ..ir.iteration_space import index_map_of, is_strided
+from ..ir.graph import Call, Graph, Map, Typed, Value, View
+from ..ir.iteration_space import find_space, index_map_of, is_strided
 from ..ir.layout import Layout
 
 _contiguous = torch.ops.reformer._contiguous.default
+
+
+def has_space(inputs: list[View], layout: Layout) -> bool:
+    """True if a program can compute a result of this layout from the inputs in place."""
+    return find_space(layout.numel, {index_map_of(layout, view.layout) for view in inputs}, set()) is not None
+
+
+def dense(graph: Graph, view: View, layout: Layout) -> View:
+    """The view if its elements lie in memory as this dense layout has them, else a copy: by a Map, which is fused with
+    what computes the view, where a program can read it."""
+    if view.layout.matches(layout):
+        return view
+    value = view.value
+    if (value.dtype == torch.float64 and value.device.type != "cpu") or not has_space([view], layout):
+        return _copy(graph, view, layout, graph.copies)
+    (result,) = graph.add(Map([view], "clone", lambda x: x), [Typed(layout, value.dtype, value.device)])
+    return View(result, layout)
 
 
 def in_order(graph: Graph, view: View, layout: Layout) -> View:

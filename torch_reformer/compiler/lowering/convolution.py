@@ -9,9 +9,10 @@ from ...operators import fake
 from ...runtime.dtypes import FLOATS
 from ...runtime.plan import geometry_number
 from ..ir.fake_tensors import layout_of, typed
-from ..ir.graph import Call, Conv, ConvGrads, Geometry, Graph, Value, View
+from ..ir.graph import Call, Conv, ConvGrads, Geometry, Graph, Typed, Value, View
 from ..ir.iteration_space import index_map_of, is_strided
 from ..ir.layout import Layout
+from .contiguous import dense
 from .conv1x1_as_mm import convolution, gradients, is_product
 from .pointwise import add_map
 from .reductions import add_sum
@@ -28,6 +29,7 @@ def _convolution(
     geometry = _geometry(value, input, weight, (stride, padding, dilation, groups), transposed)
     if geometry is None:
         return None
+    input, weight = _dense_pair(graph, input, weight)
     layout = _result_layout(input, weight, tuple(value.shape))
     if layout != layout_of(value):
         return None
@@ -49,23 +51,37 @@ def _convolution_backward(
     geometry = None if as_product else _geometry(grad, input, weight, (stride, padding, dilation, groups), transposed)
     if (geometry is None and not as_product) or grad.layout.numel == 0:
         return None
-    if mask[2]:
-        grads[2] = add_sum(graph, value[2], grad, [0, 2, 3])
-        if grads[2] is None:
-            return None
     if as_product:
         grads[:2] = gradients(graph, value[:2], grad, input, weight, wanted)
+    elif all(wanted) and _is_channels_last(grad, weight) != _is_channels_last(grad, input):
+        for each in ((True, False), (False, True)):
+            _add_gradients(graph, grads, value, grad, input, weight, geometry, each)
     elif any(wanted):
-        results = [
-            (_result_layout(*others, tuple(fake_grad.shape)), fake_grad.dtype, fake_grad.device)
-            for fake_grad, is_wanted, others in zip(value[:2], wanted, ((grad, weight), (grad, input)), strict=True)
-            if is_wanted
-        ]
-        values = iter(graph.add(ConvGrads(grad, input, weight, geometry, wanted), results))
-        for i in range(2):
-            if wanted[i]:
-                grads[i] = _strided(graph, next(values), value[i])
+        grad = _add_gradients(graph, grads, value, grad, input, weight, geometry, wanted)
+    if mask[2]:
+        grads[2] = add_sum(graph, value[2], grad, [0, 2, 3]) or _sum_by_pytorch(graph, value[2], grad)
     return grads
+
+
+def _add_gradients(
+    graph: Graph, grads: list, value, grad: View, input: View, weight: View, geometry: Geometry, wanted
+) -> View:
+    """Add a ConvGrads, put its results into `grads`, and return the gradient that it reads: dense, if `grad` is not.
+
+    Args:
+        value: the fake results.
+    """
+    if wanted[0]:
+        grad, weight = _dense_pair(graph, grad, weight)
+    if wanted[1]:
+        grad, input = _dense_pair(graph, grad, input)
+    places = [place for place in range(2) if wanted[place]]
+    layouts = [_result_layout(grad, (weight, input)[place], tuple(value[place].shape)) for place in places]
+    types = [Typed(layout, grad.value.dtype, grad.value.device) for layout in layouts]
+    results = graph.add(ConvGrads(grad, input, weight, geometry, wanted), types)
+    for place, result in zip(places, results, strict=True):
+        grads[place] = _strided(graph, result, value[place])
+    return grad
 
 
 def _strided(graph: Graph, value: Value, like: Tensor) -> View:
@@ -100,10 +116,34 @@ def _geometry(value, input: View, weight: View, numbers, transposed: bool) -> Ge
 
 def _result_layout(first: View, second: View, sizes: tuple[int, ...]) -> Layout:
     """Layout of a result, by the rule of fake tensors, which csrc/operators/tensors.h follows, too."""
+    return _layout(sizes, _is_channels_last(first, second))
+
+
+def _is_channels_last(first: View, second: View) -> bool:
+    """True if a convolution of these operands computes in channels_last."""
+    return fake.result_is_channels_last(*(_like(view) for view in (first, second)))
+
+
+def _layout(sizes: tuple[int, ...], is_channels_last: bool) -> Layout:
     n, c, h, w = sizes
-    if fake.result_is_channels_last(*(_like(view) for view in (first, second))):
-        return Layout(sizes, (h * w * c, 1, w * c, c))
-    return Layout(sizes, (c * h * w, h * w, w, 1))
+    return Layout(sizes, (h * w * c, 1, w * c, c) if is_channels_last else (c * h * w, h * w, w, 1))
+
+
+def _dense_pair(graph: Graph, first: View, second: View) -> tuple[View, View]:
+    """The operands, copied if they are not dense in the layout in which their convolution computes.
+
+    The convolution's operator would make such copies itself, in each call that reads the operand. Operations of the
+    graph are fused, shared among all readers, and counted.
+    """
+    format = _is_channels_last(first, second)
+    one, other = (dense(graph, view, _layout(view.layout.sizes, format)) for view in (first, second))
+    return one, other
+
+
+def _sum_by_pytorch(graph: Graph, value: Tensor, grad: View) -> View:
+    """The gradient of the bias, whose fake is `value`, by PyTorch's operator."""
+    (result,) = graph.add(Call(aten.sum.dim_IntList, (grad, [0, 2, 3]), {}), [typed(value)])
+    return View(result, result.layout)
 
 
 def _like(view: View) -> Tensor:

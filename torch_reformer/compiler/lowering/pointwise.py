@@ -11,37 +11,20 @@ from torch import Tensor
 
 from ... import program as p
 from ...program import Value as Expression
-from ...runtime.dtypes import FLOATS, NARROW
+from ...runtime.dtypes import FLOATS
 from ..ir.custom_ops import scaled
 from ..ir.fake_tensors import is_plain, layout_of, real_tensors, typed
 from ..ir.fx_utils import CONSTANTS
 from ..ir.graph import Call, Graph, Map, Typed, View
-from ..ir.iteration_space import find_space, index_map_of
 from ..ir.layout import Layout
-from .contiguous import copied, in_order
+from . import functions as f
+from .contiguous import copied, has_space, in_order
 
 aten = torch.ops.aten
 
 
-class NotElementWise(Exception):
-    """Raised by an expression that no program computes with these arguments."""
-
-
 def _scaled(x, alpha):
     return x if alpha == 1 else x * alpha
-
-
-def _three_halves(x):
-    return p.select(p.equal(x, -math.inf), math.inf, x * p.sqrt(x))  # as IEEE 754's pow
-
-
-def _power(x, exponent):
-    whole = {1: lambda: x, 2: lambda: x * x, 3: lambda: x * x * x, 4: lambda: (x * x) * (x * x), -1: lambda: 1 / x}
-    roots = {0.5: lambda: p.sqrt(x), -0.5: lambda: p.rsqrt(x), -2: lambda: 1 / (x * x), 1.5: lambda: _three_halves(x)}
-    expression = (whole | roots).get(exponent)
-    if expression is None:
-        raise NotElementWise
-    return expression()
 
 
 def _clamp(x, least=None, most=None):
@@ -69,18 +52,6 @@ def _cast(x, **_):
     return x
 
 
-def _gelu(x, approximate="none"):
-    return p.gelu_tanh(x) if approximate == "tanh" else p.gelu(x)
-
-
-def _gelu_backward(grad, x, approximate="none"):
-    if approximate == "none":
-        return grad * (p.normal_cdf(x) + x * p.normal_pdf(x))
-    root, cubic = math.sqrt(2 / math.pi), 0.044715
-    inner = p.tanh(root * (x + cubic * x * x * x))
-    return grad * (0.5 * (1 + inner) + 0.5 * x * (1 - inner * inner) * (root * (1 + 3 * cubic * x * x)))
-
-
 def _where(condition, x, y):
     return p.select(condition, x, y)
 
@@ -91,6 +62,7 @@ EXPRESSIONS: dict[Callable, Callable[..., Expression]] = {
     aten.add.Scalar: lambda x, y, alpha=1: x + y * alpha,
     aten.sub.Tensor: lambda x, y, alpha=1: x - _scaled(y, alpha),
     aten.sub.Scalar: lambda x, y, alpha=1: x - y * alpha,
+    aten.rsub.Tensor: lambda x, y, alpha=1: y - _scaled(x, alpha),
     aten.rsub.Scalar: lambda x, y, alpha=1: y - _scaled(x, alpha),
     aten.mul.Tensor: lambda x, y: x * y,
     aten.mul.Scalar: lambda x, y: x * y,
@@ -109,15 +81,61 @@ EXPRESSIONS: dict[Callable, Callable[..., Expression]] = {
     aten.sigmoid.default: p.sigmoid,
     aten.erf.default: p.erf,
     aten.relu.default: p.relu,
-    aten.gelu.default: _gelu,
-    aten.gelu_backward.default: _gelu_backward,
+    aten.gelu.default: f.gelu,
+    aten.gelu_backward.default: f.gelu_backward,
     aten.silu.default: p.silu,
-    aten.pow.Tensor_Scalar: _power,
+    aten.pow.Tensor_Scalar: f.power,
+    aten.pow.Tensor_Tensor: p.pow,
+    aten.pow.Scalar: p.pow,
+    aten.exp2.default: lambda x: p.pow(2.0, x),
+    aten.expm1.default: p.expm1,
+    aten.log2.default: p.log2,
+    aten.log10.default: p.log10,
+    aten.sin.default: p.sin,
+    aten.cos.default: p.cos,
+    aten.tan.default: lambda x: p.sin(x) / p.cos(x),
+    aten.asin.default: lambda x: p.atan2(x, f.other_side(x)),
+    aten.acos.default: lambda x: p.atan2(f.other_side(x), x),
+    aten.atan.default: lambda x: p.atan2(x, 1.0),
+    aten.atan2.default: p.atan2,
+    aten.sinh.default: f.sinh,
+    aten.cosh.default: f.cosh,
+    aten.asinh.default: f.asinh,
+    aten.acosh.default: f.acosh,
+    aten.atanh.default: f.atanh,
+    aten.hypot.default: f.hypot,
+    aten.angle.default: lambda x: p.select(x < 0, math.pi, p.select(f.is_nan(x), x, 0.0)),
+    aten.sign.default: f.sign,
+    aten.sgn.default: f.sign,
+    aten.copysign.Tensor: p.copysign,
+    aten.copysign.Scalar: p.copysign,
+    aten.signbit.default: lambda x: p.copysign(1.0, x) < 0,
+    aten.floor.default: p.floor,
+    aten.ceil.default: f.ceil,
+    aten.trunc.default: f.trunc,
+    aten.frac.default: lambda x: x - f.trunc(x),
+    aten.round.default: p.round,
+    aten.fmod.Tensor: p.fmod,
+    aten.fmod.Scalar: p.fmod,
+    aten.remainder.Tensor: f.remainder,
+    aten.remainder.Scalar: f.remainder,
+    aten.remainder.Scalar_Tensor: f.remainder,
+    aten.div.Tensor_mode: f.divided,
+    aten.div.Scalar_mode: f.divided,
+    aten.floor_divide.default: lambda x, y: f.divided(x, y, "floor"),
+    aten.fmax.default: f.fmax,
+    aten.fmin.default: lambda x, y: -f.fmax(-x, -y),
+    aten.isnan.default: f.is_nan,
+    aten.isinf.default: lambda x: p.equal(abs(x), math.inf),
+    aten.square.default: lambda x: x * x,
     aten.maximum.default: p.maximum,
     aten.minimum.default: p.minimum,
     aten.clamp.default: _clamp,
     aten.clamp_min.default: _clamp,
     aten.clamp_max.default: lambda x, most: p.minimum(x, most),
+    aten.clamp.Tensor: _clamp,
+    aten.clamp_min.Tensor: p.maximum,
+    aten.clamp_max.Tensor: p.minimum,
     aten.where.self: _where,
     aten.gt.Tensor: lambda x, y: x > y,
     aten.gt.Scalar: lambda x, y: x > y,
@@ -134,6 +152,7 @@ EXPRESSIONS: dict[Callable, Callable[..., Expression]] = {
     aten.logical_not.default: _not,
     aten.logical_and.default: _both,
     aten.logical_or.default: _either,
+    aten.logical_xor.default: lambda x, y: _different(_different(x, 0.0), _different(y, 0.0)),
     aten._to_copy.default: _cast,
     aten.clone.default: _cast,
     aten.alias.default: _cast,
@@ -143,6 +162,7 @@ OF_TRUTHS: dict[Callable, Callable[..., Expression]] = {
     aten.bitwise_not.default: _not,
     aten.bitwise_and.Tensor: _both,
     aten.bitwise_or.Tensor: _either,
+    aten.bitwise_xor.Tensor: _different,
 }
 
 
@@ -156,7 +176,15 @@ COMPARISONS = {
 # Operators whose expressions give 0 and 1. For a result of bool, other expressions may give any number: not 0 is true.
 GIVE_TRUTHS = {
     *(*COMPARISONS, *OF_TRUTHS),
-    *(aten.logical_not.default, aten.logical_and.default, aten.logical_or.default),
+    *(aten.logical_not.default, aten.logical_and.default, aten.logical_or.default, aten.logical_xor.default),
+    *(aten.isnan.default, aten.isinf.default, aten.signbit.default),
+}
+# Operators whose results jump. In a program operands are not rounded to 16 bits, as eager's are: 1.9999999 for 2, or a
+# maximum that equals none of the numbers. So these round their operands first.
+JUMPS = EQUALITIES | {
+    *(aten.isinf.default, aten.floor.default, aten.ceil.default, aten.trunc.default, aten.frac.default),
+    *(aten.round.default, aten.fmod.Tensor, aten.fmod.Scalar, aten.remainder.Tensor, aten.remainder.Scalar),
+    *(aten.remainder.Scalar_Tensor, aten.div.Tensor_mode, aten.div.Scalar_mode, aten.floor_divide.default),
 }
 
 
@@ -191,8 +219,6 @@ def _map(target, rule: Callable[..., Expression], graph: Graph, value, *args, **
         return None
     if not layout.is_dense or layout.numel == 0:
         return None
-    if target in EQUALITIES and any(isinstance(arg, View) and arg.value.dtype in NARROW for arg in args):
-        return None  # in a program, where a maximum is not rounded, it might equal none of the numbers
     inputs, places = [], []
     for place, arg in enumerate(args):
         if isinstance(arg, View):
@@ -205,11 +231,13 @@ def _map(target, rule: Callable[..., Expression], graph: Graph, value, *args, **
             return None
     if any(isinstance(arg, View) for arg in kwargs.values()) or not computes(inputs, value):
         return None
-    if not _has_space(inputs, layout):
+    if kwargs.get("rounding_mode") == "trunc" and value.device.type != "cpu":
+        return None  # a GPU's quotient (csrc/hip/device/functions.h) may be just below eager's integer
+    if not has_space(inputs, layout):
         if _is_copy(target, inputs[0], value) and inputs[0].elements == layout.numel:
             return copied(graph, inputs[0], layout)
         inputs = [in_order(graph, view, layout) for view in inputs]
-        if not _has_space(inputs, layout):
+        if not has_space(inputs, layout):
             return None
     numbers, dtype = list(args), inputs[0].value.dtype
     if target in COMPARISONS and dtype in FLOATS and not isinstance(numbers[-1], View):
@@ -218,15 +246,12 @@ def _map(target, rule: Callable[..., Expression], graph: Graph, value, *args, **
 
     def expression(*operands: Expression) -> Expression:
         arguments = list(numbers)
-        for place, operand in zip(places, operands, strict=True):
-            arguments[place] = operand
+        for place, operand, view in zip(places, operands, inputs, strict=True):
+            is_rounded = target in JUMPS and view.value.dtype in _ROUND
+            arguments[place] = _ROUND[view.value.dtype](operand) if is_rounded else operand
         result = rule(*arguments, **kwargs)
         return Expression("ne", result, 0.0) if is_bool and target not in GIVE_TRUTHS else result
 
-    try:
-        expression(*(Expression("full", attribute=f"t{i}") for i in range(len(inputs))))
-    except NotElementWise:
-        return None
     attributes = [arg for place, arg in enumerate(args) if place not in places and arg is not None]
     attributes += [arg for name, arg in kwargs.items() if name == "alpha" and arg != 1]
     name = target._schema.name.split("::")[1] + "".join(f"[{attribute}]" for attribute in attributes)
@@ -236,11 +261,6 @@ def _map(target, rule: Callable[..., Expression], graph: Graph, value, *args, **
 def _is_copy(target, input: View, value: Tensor) -> bool:
     """True if the operator copies its operand without a cast."""
     return target in (aten.clone.default, aten.copy.default) and input.value.dtype == value.dtype
-
-
-def _has_space(inputs: list[View], layout: Layout) -> bool:
-    """True if a program can compute a result of this layout from the inputs in place."""
-    return find_space(layout.numel, {index_map_of(layout, view.layout) for view in inputs}, set()) is not None
 
 
 def computes(inputs: list[View], value: Tensor) -> bool:

@@ -1,4 +1,4 @@
-"""Sums, means, maxima and variances as Reduces.
+"""Sums, means, maxima, minima, truths and variances as Reduces.
 
 The mean of a row is known while a kernel has the row's elements in registers, so the variance of a row is a sum of
 squared differences from it; other variances are moments, which one pass computes.
@@ -7,11 +7,13 @@ squared differences from it; other variances are moments, which one pass compute
 from __future__ import annotations
 
 import dataclasses
+import functools
 
 import torch
 from torch import Tensor
 
-from ...runtime.dtypes import FLOATS
+from ...program import Value as Expression
+from ...runtime.dtypes import FLOATS, NARROW
 from ..ir.fake_tensors import layout_of
 from ..ir.graph import Graph, Reduce, Typed, View
 from ..ir.iteration_space import find_space, reduces_rows, without
@@ -102,8 +104,12 @@ def add_sum(graph: Graph, value, view, dims=None, keepdim=False, dtype=None, sca
     """Rule of aten.sum: the sum times `scale`, or None. value: the fake result."""
     if dtype not in (None, value.dtype) or value.dtype not in FLOATS:
         return None
-    if torch.float64 in (view.value.dtype, value.dtype) and view.value.dtype != value.dtype:
+    if torch.float64 in (view.value.dtype, value.dtype) and view.value.dtype not in (value.dtype, torch.bool):
         return None
+    if view.value.dtype == torch.bool and _by_itself(view.layout).is_dense and view.layout.numel:
+        wide = torch.float64 if value.dtype == torch.float64 else torch.float32
+        type = Typed(_by_itself(view.layout), wide, view.value.device)
+        view = add_typed_map(graph, "_to_copy", lambda x: x, [view], type)
     sums = _of_one_element(view, dims, value) or _reduce(graph, "sum", view, dims, value)
     if sums is None:
         return None
@@ -124,6 +130,28 @@ def _max(graph: Graph, value, view, dims=(), keepdim=False):
     return maxima[0] if maxima[0].value.dtype == value.dtype else add_map(graph, "cast", lambda x: x, maxima, value)
 
 
+def _min(graph: Graph, value, view, dims=(), keepdim=False):
+    """A minimum is the negative of the maximum of the negatives, for NaN, too."""
+    if view.value.dtype not in FLOATS or not _by_itself(view.layout).is_dense:
+        return None
+    type = Typed(_by_itself(view.layout), view.value.dtype, view.value.device)
+    maxima = _reduce(graph, "max", add_typed_map(graph, "neg", lambda x: -x, [view], type), dims, value)
+    return None if maxima is None else add_map(graph, "neg", lambda x: -x, maxima, value)
+
+
+def _any(graph: Graph, value, view, dims=(), keepdim=False, inverted=False):
+    """True where one element is not 0; NaN is true. inverted: where all are."""
+    layout = _by_itself(view.layout)
+    if view.value.dtype not in (*FLOATS, torch.bool) or not layout.is_dense:
+        return None
+    wide = torch.float64 if view.value.dtype == torch.float64 else torch.float32
+    dims = (dims,) if isinstance(dims, int) else dims
+    type, op = Typed(layout, wide, view.value.device), "eq" if inverted else "ne"
+    truths = add_typed_map(graph, f"{op}[0]", lambda x: Expression(op, x, 0.0), [view], type)
+    maxima = _reduce(graph, "max", truths, dims, value)
+    return None if maxima is None else add_map(graph, f"{op}[0]", lambda x: Expression(op, x, 0.0), maxima, value)
+
+
 def _var_mean(graph: Graph, value, view, dims=None, correction=None, keepdim=False):
     variance, mean = value
     count = view.layout.numel // max(mean.numel(), 1)
@@ -137,6 +165,15 @@ def _var_mean(graph: Graph, value, view, dims=None, correction=None, keepdim=Fal
     if moments is None:
         return None
     return [add_map(graph, "scaled", lambda x: x * (1 / divisor), [moments[1]], variance), moments[0]]
+
+
+def _var(graph: Graph, value, view, dims=None, correction=None, keepdim=False):
+    with value.fake_mode:
+        wide = value.float() if value.dtype in NARROW else value
+    found = _var_mean(graph, (wide, wide), view, dims, correction, keepdim)
+    if found is None or wide is value:
+        return found and found[0]
+    return add_map(graph, "cast", lambda x: x, found[:1], value)
 
 
 def _var_mean_of_rows(graph: Graph, variance: Tensor, mean: Tensor, view: View, over: tuple[int, ...], divisor: float):
@@ -156,5 +193,11 @@ RULES = {
     aten.mean.default: _mean,
     aten.mean.dim: _mean,
     aten.amax.default: _max,
+    aten.amin.default: _min,
+    aten.max.default: _max,
+    aten.min.default: _min,
+    **dict.fromkeys((aten.any.default, aten.any.dim, aten.any.dims), _any),
+    **dict.fromkeys((aten.all.default, aten.all.dim, aten.all.dims), functools.partial(_any, inverted=True)),
+    aten.var.correction: _var,
     aten.var_mean.correction: _var_mean,
 }

@@ -9,7 +9,7 @@ from __future__ import annotations
 import torch
 
 from ...program import Program, full, store
-from ..ir.graph import Call, Graph, Map, Operation, Random, Typed, Value, View
+from ..ir.graph import Call, Graph, Indexed, Map, Operation, Random, Typed, Value, View
 from ..ir.iteration_space import find_space, index_map_of
 from ..ir.layout import Layout
 
@@ -122,7 +122,9 @@ def _as_map(graph: Graph, views: list[View], dim: int, layout: Layout) -> Map | 
         operation = Map([View(views[0].value, stack)], "clone", lambda x: x)
     else:
         makers = [view.value.maker for view in views]
-        if not all(isinstance(maker, Map) and not isinstance(maker, Random) and maker.inputs for maker in makers):
+        if not all(
+            isinstance(maker, Map) and not isinstance(maker, (Indexed, Random)) and maker.inputs for maker in makers
+        ):
             return None
         if any(view.layout != view.value.layout or not view.layout.is_dense for view in views):
             return None

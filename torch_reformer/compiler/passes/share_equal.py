@@ -7,7 +7,7 @@ is replaced by its source.
 from __future__ import annotations
 
 from ...program import Program, full, store
-from ..ir.graph import Graph, Map, Operation, Random, Reduce, Value, View, substituted
+from ..ir.graph import Graph, Indexed, Map, Operation, Random, Reduce, Value, View, substituted
 from ..ir.iteration_space import operand_maps, without
 from .batching import expression_of
 
@@ -46,7 +46,7 @@ def share_equal(graph: Graph) -> None:
 
 def _is_copy(operation: Map | Reduce) -> bool:
     """True if the operation copies its operand in the same order of memory."""
-    if not isinstance(operation, Map) or len(operation.inputs) != 1:
+    if not isinstance(operation, Map) or isinstance(operation, Indexed) or len(operation.inputs) != 1:
         return False
     (view,), (result,) = operation.inputs, operation.results
     if not view.is_full or view.value.dtype != result.dtype or view.value.device != result.device:

@@ -23,7 +23,7 @@ from ..analysis.report import Report
 from ..codegen.emit_plan import EmittedPlan
 from ..fusion.greedy import Fusion
 from ..fusion.ilp.planner import IlpSummary
-from ..ir.fake_tensors import Unsupported
+from ..ir.fake_tensors import Unsupported, real_tensors
 from ..ir.fx_utils import copied
 from ..ir.graph import Call, Graph, View
 from ..ir.stages import attempted, has_left_out
@@ -64,11 +64,12 @@ class Executable(Compiled):
         self._has_only_tensors = len(self._tensors) == len(inputs)
         self._count = len(graph.output_views())
         self._fixed = [None if isinstance(output, View) else (output,) for output in graph.outputs]
-        self._views = _views(graph)
+        self._views = _views(graph, len(graph.inputs) + len(emitted.tables))
         self._scaled = _scaled(graph)
 
     def __getstate__(self) -> dict[str, Any]:
-        return {name: value for name, value in vars(self).items() if name not in ("graph", "fusion", "_number")}
+        left = "graph", "fusion", "tables", "_number"
+        return {name: value for name, value in vars(self).items() if name not in left}
 
     def prepare_for_serialization(self) -> None:
         if has_left_out():  # a later process may be able to plan all of it, and shall warn otherwise
@@ -81,6 +82,7 @@ class Executable(Compiled):
     def start(self) -> None:
         """Compile the plan's kernels."""
         precompile(self.emitted)
+        assert len(self.tables) == len(self.emitted.tables)  # made now, as a CUDA graph may be captured next
         self._number = self.plan.number
 
     def report_to(self, report: Callable[[Report], Any] | None) -> None:
@@ -90,6 +92,12 @@ class Executable(Compiled):
     @property
     def plan(self) -> Plan:
         return self.emitted.plan
+
+    @functools.cached_property
+    def tables(self) -> list[Tensor]:
+        """Constants that the plan takes after these (EmittedPlan.tables)."""
+        with real_tensors():
+            return [table.tensor().to(table.device) for table in self.emitted.tables]
 
     def with_plan(self, plan: Plan) -> Executable:
         """A copy with another plan, which has the same inputs and outputs."""
@@ -104,8 +112,9 @@ class Executable(Compiled):
         if self._scaled and keeps_graph():
             for place in self._scaled:
                 tensors[place] = tensors[place].clone()
-        if self.constants:
+        if self.constants or self.tables:
             tensors.extend(self.constants)
+            tensors.extend(self.tables)
         if is_observed():
             results = run_plan.step_by_step(self.plan, tensors)
         else:
@@ -116,15 +125,16 @@ class Executable(Compiled):
         return [next(rest) if fixed is None else fixed[0] for fixed in self._fixed]
 
 
-def _views(graph: Graph) -> list[tuple[int, int]]:
+def _views(graph: Graph, inputs: int) -> list[tuple[int, int]]:
     """Outputs that are views of an input or of an earlier output: pairs of the output's position, and the base's among
-    all inputs and outputs. An input that is an output unchanged is no view: it stays the same tensor."""
+    all of the plan's inputs, which are so many, and outputs. An input that is an output unchanged is no view: it stays
+    the same tensor."""
     places = {value: place for place, value in enumerate(graph.inputs)}
     views = []
-    for place, view in enumerate(graph.output_views(), len(graph.inputs)):
+    for place, view in enumerate(graph.output_views(), inputs):
         base = places.setdefault(view.value, place)
         if base != place and not (base < len(graph.inputs) and view.layout == view.value.layout):
-            views.append((place - len(graph.inputs), base))
+            views.append((place - inputs, base))
     return views
 
 

@@ -1,0 +1,31 @@
+"""Kernels that read tensors through maps of their axes, emulated, against the exact elements."""
+
+import pytest
+import torch
+from mapped import reading, ways
+from marks import slow
+from test_mapped import case, with_full
+
+import emulator
+from emulator.stitching import stitch
+from torch_reformer.program.interpreter import interpret
+
+pytestmark = emulator.needed
+FEW = ["pad by ones", "taps", "taps, columns"]
+
+
+# Vectors of columns, columns one by one, rows that end within a thread's columns, and several warps a row.
+@pytest.mark.parametrize("size", [(2, 3, 4, 24), *slow((1, 2, 3, 5), (2, 1, 5, 20), (1, 2, 2, 520))], ids=str)
+@pytest.mark.parametrize("kind", ["element-wise", "rows"])
+@pytest.mark.parametrize("way", [*FEW, *slow(*(way for way in ways(3, 4) if way not in FEW))])
+@pytest.mark.parametrize(
+    ("dtype", "warp"), [(torch.bfloat16, 32), pytest.param(torch.float32, 64, marks=pytest.mark.slow)]
+)
+def test_reads(dtype, warp, way, kind, size):
+    leaf, tensors, acc, exact = case(way, size, dtype)
+    tested = reading(leaf)[kind]
+    results = stitch(tested, acc, [tensors[name] for name in tested.names], warp=warp)
+    wide = interpret(with_full(tested), acc.shape, torch.float64, {"full": exact}, acc.double())
+    for result, one in zip(results, wide, strict=True):
+        eps = torch.finfo(result.dtype).eps if result.dtype == torch.bfloat16 else 3e-6
+        torch.testing.assert_close(result.double(), one.to(result.dtype).double(), rtol=eps, atol=2e-5, equal_nan=True)

@@ -1,0 +1,85 @@
+"""Tables of accesses (ir/access.py): constants of a plan, which kernels read."""
+
+from __future__ import annotations
+
+import math
+import struct
+from typing import NamedTuple
+
+import torch
+
+from ..ir.access import Access, Term
+from ..ir.axis_map import Row
+from ..ir.graph import Value
+from ..ir.iteration_space import IterationSpace, layout_of_runs
+from ..ir.layout import Layout
+
+_MOST_ALIGNED = 16
+
+
+class MapTable(NamedTuple):
+    """Numbers of a map for each position: places in elements (-1: none), or pairs of a place and a weight's bits."""
+
+    rows: tuple[Row, ...]
+    stride: int
+    taps: int
+    has_weights: bool
+    device: torch.device
+
+    @property
+    def layout(self) -> Layout:
+        return Layout.row_major((len(self.rows), self.width))
+
+    @property
+    def width(self) -> int:
+        """Numbers of a position."""
+        return self.taps * (2 if self.has_weights else 1)
+
+    @property
+    def kind(self) -> str:
+        """Kind of the program's input (program/mapped.py)."""
+        return "weighted" if self.has_weights else "places"
+
+    def tensor(self) -> torch.Tensor:
+        """The table, on the CPU."""
+        numbers: list[int] = []
+        for row in self.rows:
+            for place, weight in (*row, *[(None, 0.0)] * (self.taps - len(row))):
+                numbers.append(-1 if place is None else place * self.stride)
+                if self.has_weights:
+                    numbers += struct.unpack("<i", struct.pack("<f", weight))
+        return torch.tensor(numbers, dtype=torch.int32).view(self.layout.sizes)
+
+    @property
+    def alignment(self) -> int:
+        """Greatest power of two, up to 16, that divides all places."""
+        divisor = math.gcd(*(place * self.stride for row in self.rows for place, _ in row))
+        return math.gcd(divisor, _MOST_ALIGNED)
+
+
+def table_of(term: Term, space: IterationSpace, device: torch.device) -> tuple[MapTable, Layout]:
+    """Table of a term in an iteration space, and the layout in which a program gets it."""
+    columns, lines = space.split(term.digits)
+    rows, of_columns = term.map.rows, any(stride for _, stride in columns)
+    if of_columns:
+        ((count, stride),) = columns
+        rows = tuple(rows[i * stride] for i in range(count))
+    table = MapTable(rows, term.stride, max(1, term.map.taps), term.map.has_weights, device)
+    if of_columns:
+        return table, table.layout
+    width = table.width
+    return table, layout_of_runs([(width, 1), *((count, stride * width) for count, stride in lines)])
+
+
+class MapTables:
+    """The tables of a plan: a value stands for each, which is an input behind the graph's own ones."""
+
+    def __init__(self):
+        self.values: dict[MapTable, Value] = {}
+
+    def add(self, access: Access, space: IterationSpace, device: torch.device) -> None:
+        """Add the tables of an access."""
+        for term in access.terms:
+            table, _ = table_of(term, space, device)
+            if table not in self.values:
+                self.values[table] = Value(-1, table.layout, torch.int32, device)

@@ -1,0 +1,122 @@
+"""Accesses: index maps of operands that are read through maps of their axes (axis_map.py)."""
+
+from __future__ import annotations
+
+import math
+import struct
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from .axis_map import AxisMap
+from .digits import Digits, joined, with_gaps, with_strides
+from .layout import Layout
+
+
+class Term(NamedTuple):
+    """One axis of an access: digits times strides, of the element's place in the result's memory, are its position on
+    the map; the place there times the stride is part of the address."""
+
+    digits: Digits
+    map: AxisMap
+    stride: int
+
+
+class Access(NamedTuple):
+    """An index map with terms. The address of element i is the sum of i's digits times their strides, and of a place on
+    each term's map; the element is the sum over the taps of all maps.
+
+    Attributes:
+        fill: bits of the fp32 number that stands for an element from nowhere. In a tuple, so that accesses and other
+            index maps can be sorted.
+        digits: of all elements of the result; axes with maps have stride 0.
+        terms: one for each axis with a map.
+    """
+
+    fill: tuple[int]
+    digits: Digits
+    terms: tuple[Term, ...]
+
+    @property
+    def number(self) -> float:
+        """The number that stands for an element from nowhere."""
+        (number,) = struct.unpack("<f", struct.pack("<I", *self.fill))
+        return number
+
+    @property
+    def elements(self) -> int:
+        """Elements of the source that are read; repeated ones count once."""
+        of_maps = (term.map.touched for term in self.terms if term.stride)
+        return math.prod(count for _, count, stride in self.digits if stride) * math.prod(of_maps)
+
+    @property
+    def only_chooses(self) -> bool:
+        """True if each element is one of the source's, or comes from nowhere."""
+        return all(term.map.only_chooses for term in self.terms)
+
+
+def fill_bits(number: float) -> tuple[int]:
+    """The number as an access has it."""
+    return struct.unpack("<I", struct.pack("<f", number))
+
+
+def access_of(result: Layout, source: Layout, maps: Sequence[AxisMap | None], fill: float) -> Access:
+    """Access of a source with these maps of its dimensions (None: the identity), over the memory of the result, which
+    is dense."""
+    runs, terms, inner = [], [], 1
+    for d in sorted(range(len(result.sizes)), key=lambda d: result.strides[d]):
+        size, stride, axis_map = result.sizes[d], source.strides[d], maps[d]
+        if axis_map is not None:
+            terms.append(Term(((inner, size, 1),) if size > 1 else (), axis_map, stride))
+        if size > 1:
+            runs.append((size, 0 if axis_map else stride))
+        inner *= size
+    return Access(fill_bits(fill), joined(runs), tuple(terms))
+
+
+def composed(access: Access, layout: Layout, index_map: Digits, offset: int, numel: int) -> tuple[Access, int] | None:
+    """Access of a result that reads the result of another access by an index map, and the elements by which its source
+    begins later.
+
+    Args:
+        layout: of that other result, which is dense.
+        index_map, offset: of the view of it that is read.
+        numel: elements of the result that reads it.
+
+    Returns:
+        None if a digit of the index map is part of several axes in a way that no access has.
+    """
+    if index_map == ((1, layout.numel),) and numel == layout.numel and not offset:
+        return access, 0
+    axes = sorted(((s, n) for n, s in zip(layout.sizes, layout.strides, strict=True) if n > 1), reverse=True)
+    starts, read = {}, {stride: [] for stride, _ in axes}
+    for stride, _ in axes:
+        starts[stride], offset = divmod(offset, stride)
+    for inner, count, step in with_strides(index_map, numel):
+        while count > 1 and step:
+            stride, size = next(axis for axis in axes if axis[0] <= step)
+            each = step // stride
+            within = min(count, size // each) if size % each == 0 else count
+            if step % stride or count % within or (within < count and within * step != size * stride):
+                return None
+            read[stride].append((inner, within, each))
+            inner, count, step = inner * within, count // within, within * step
+    for stride, size in axes:
+        if starts[stride] + sum((count - 1) * each for _, count, each in read[stride]) >= size:
+            return None
+    return _reread(access, starts, read, numel)
+
+
+def _reread(access: Access, starts: dict[int, int], read: dict[int, list], numel: int) -> tuple[Access, int]:
+    """The access with other digits for each axis of its result: `read`, by the axis' stride, from `starts` on; and the
+    elements by which the source begins later."""
+    digits, terms, offset = [], [], 0
+    for inner, count, stride in access.digits:
+        for axis in [axis for axis in read if inner <= axis < inner * count]:
+            offset += starts[axis] * stride * (axis // inner)
+            digits += [(at, n, each * stride * (axis // inner)) for at, n, each in read[axis]]
+    for term in access.terms:
+        axis = term.digits[0][0] if term.digits else 0
+        start = starts.get(axis, 0)
+        axis_map = term.map.without_first(start) if start else term.map
+        terms.append(Term(tuple(read.get(axis, ())), axis_map, term.stride))
+    return Access(access.fill, with_gaps(digits, numel), tuple(terms)), offset
