@@ -220,9 +220,16 @@ def test_other_operations_are_not_read_through():
     """An element from nowhere is not the expression of one."""
 
     def function(x):
-        return F.pad(x.exp(), (1, 1)) * 3, F.pad(torch.ones_like(x), (2, 0)) + 1
+        row = x[0].bfloat16()
+        return (
+            F.pad(x.exp(), (1, 1)) * 3,
+            F.pad(torch.ones_like(x), (2, 0)) + 1,
+            F.pad(row.expand(4, 6).float(), (1, 1)) * 3,
+            F.pad(row[0].expand(4, 6).float(), (1, 1)) * 3,
+            F.pad((x > 0).float(), (0, 1), value=2.0) + 1,
+        )
 
-    x = torch.randn(4, 6)
+    x = torch.randn(4, 6).bfloat16().float()
     for actual, expected in zip(without_dynamo(function, lambda report: None)(x), function(x), strict=True):
         torch.testing.assert_close(actual, expected)
 
@@ -288,3 +295,25 @@ def test_copies_are_read_through(order, view):
         sizes[d] = size
     x = torch.randn(sizes)
     assert torch.equal(without_dynamo(function, lambda report: None)(x), function(x))
+
+
+def test_gradients_of_channels():
+    """Gradients of slices of images in channels_last are in channels_last, and one kernel adds them."""
+
+    def function(x, weight):
+        x = F.conv2d(x, weight)
+        return (x[:, :8].exp() * 2, x[:, 8:].tanh())
+
+    x = torch.randn(2, 16, 5, 5).contiguous(memory_format=torch.channels_last)
+    weight = torch.randn(16, 16, 1, 1) / 8
+    weight = weight.contiguous(memory_format=torch.channels_last)
+    grads = [torch.randn(2, 8, 5, 5).contiguous(memory_format=torch.channels_last) for _ in range(2)]
+    reports: list = []
+    found = []
+    for run in (without_dynamo(function, reports.append), function):
+        operands = [each.clone().requires_grad_() for each in (x, weight)]
+        found.append(torch.autograd.grad(run(*operands), operands, grads))
+    for actual, expected in zip(*found, strict=True):
+        torch.testing.assert_close(actual, expected, rtol=1e-5, atol=1e-5)
+    kinds = [line.kind for line in reports[-1].lines]
+    assert "aten::slice_scatter" not in kinds and "reformer::_contiguous" not in kinds

@@ -362,6 +362,9 @@ def _is_read_through(operation: Map, access: Access) -> bool:
         return False
     source, result = operation.inputs[0].value.dtype, operation.results[0].dtype
     is_exact = result.is_floating_point and source.itemsize < result.itemsize
+    ((_, operand_map),) = operand_maps(operation)
+    if operand_map != full_map_of(operation.results[0].layout.numel):
+        return False  # a broadcast operand is read from nowhere, too
     return is_exact and (access.only_chooses or not operation.rounds)
 
 

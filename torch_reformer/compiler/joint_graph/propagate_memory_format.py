@@ -1,10 +1,11 @@
 """Choose memory formats where PyTorch leaves them free, so that fewer transposes are needed.
 
 Results of operations whose operands all repeat their elements, such as the gradient of a mean over images, are
-contiguous in PyTorch, and so is all that follows; next to images in channels_last they become channels_last. Results of
-operands with different strides get those of the first operand in PyTorch; if another operand is contiguous, they become
-contiguous. PyTorch's group norm for GPUs first copies images in channels_last to contiguous ones; they stay
-channels_last, and so does what follows, unless that means more transposes."""
+contiguous in PyTorch, and so is all that follows; next to images in channels_last they become channels_last. So do
+gradients of slices, which PyTorch writes into zeros. Results of operands with different strides get those of the first
+operand in PyTorch; if another operand is contiguous, they become contiguous. PyTorch's group norm for GPUs first copies
+images in channels_last to contiguous ones; they stay channels_last, and so does what follows, unless that means more
+transposes."""
 
 from __future__ import annotations
 
@@ -14,6 +15,7 @@ from collections.abc import Callable
 
 import torch
 from torch import Tensor
+from torch._prims_common import are_strides_like_channels_last_or_false
 from torch.fx import GraphModule, Node
 from torch.utils._pytree import tree_leaves
 
@@ -28,7 +30,7 @@ ANY_ORDER = {
     *(aten.var_mean.correction, aten.convolution.default, aten.convolution_backward.default, aten._to_copy.default),
     *(aten.clone.default, aten.copy.default, aten.view.default, aten.reshape.default, aten.permute.default),
     *(aten.expand.default, aten.squeeze.dims, aten.unsqueeze.default, aten.slice.Tensor, aten.select.int),
-    *(aten.new_empty_strided.default, *CONSTANTS),
+    *(aten.new_empty_strided.default, aten.slice_scatter.default, *CONSTANTS),
     *(reformer._max_pool2d.default, reformer._max_pool2d_grad.default),
     *(aten.avg_pool2d.default, aten.avg_pool2d_backward.default, aten.constant_pad_nd.default, aten.cat.default),
     *(aten._adaptive_avg_pool2d.default, aten._adaptive_avg_pool2d_backward.default),
@@ -62,15 +64,18 @@ def propagate_memory_format(module: GraphModule, both_passes: bool = False) -> N
             if changed and (after < before or (both_passes and after == before)):
                 apply(module, changed)
                 node.kwargs = {}
-    images = {node for node in nodes if _is_free(node) and any(map(_is_only_channels_last, _partners(node, {})))}
+    free = [node for node in nodes if _is_free(node)]
+    images = {node for node in free if any(map(_is_only_channels_last, _partners(node, {})))}
+    zeros = {node for node in free if _gets_channels_last(node)}
 
-    def for_images(node: Node, value: Tensor, changed: dict[Node, object]) -> Tensor:
+    def for_images(images: set[Node], node: Node, value: Tensor, changed: dict[Node, object]) -> Tensor:
         return value.contiguous(memory_format=torch.channels_last) if node in images else value
 
     def for_rows(node: Node, value: Tensor, changed: dict[Node, object]) -> Tensor:
         return value.contiguous() if _is_better_contiguous(node, value, changed) else value
 
-    apply(module, with_choice(nodes, for_images, ANY_ORDER))
+    changes = [with_choice(nodes, functools.partial(for_images, each), ANY_ORDER) for each in (images | zeros, images)]
+    apply(module, changes[0] or changes[1])
     apply(module, with_choice(nodes, for_rows, ANY_ORDER | OF_MATRICES))
 
 
@@ -220,6 +225,18 @@ def _is_free(node: Node) -> bool:
     if not is_element_wise(node) or not operands:
         return False
     return all([0 in operand.stride() or operand.numel() < value.numel() for operand in operands])
+
+
+def _gets_channels_last(node: Node) -> bool:
+    """True for zeros into which a slice of images in channels_last is written, as in the gradient of a slice."""
+    scatters = [user for user in node.users if user.target is aten.slice_scatter.default and user.args[0] is node]
+    sources = [user.args[1].meta["val"] for user in scatters]
+    return any(
+        source.dim() == 4
+        and not source.is_contiguous()
+        and are_strides_like_channels_last_or_false(source.shape, source.stride())
+        for source in sources
+    )
 
 
 def _partners(node: Node, changed: dict[Node, object]) -> list[Tensor]:
