@@ -18,7 +18,8 @@ def reduced_rounded(tested, expected, dtype):
             return torch.stack([mean, (rounded - mean[:, None]).square().sum(1)])
         if output.kind == "max":
             return rounded.amax(1)
-        # The sum may have a factor per channel.
-        return values * rounded.sum(1) / exact.sum(1) if output.kind == "sum" else values
+        if output.kind == "sum":  # it may have a factor per channel
+            return torch.where(exact.sum(1) == 0, values, values * rounded.sum(1) / exact.sum(1))
+        return values
 
     return list(map(of, tested.outputs, expected))

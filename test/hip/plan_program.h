@@ -7,6 +7,7 @@
 #include "hip/programs/conv_program.cpp"
 #include "hip/programs/program_text.cpp"
 #include "hip/programs/stitch_contents.cpp"
+#include "hip/programs/stitch_mapped_source.cpp"
 #include "hip/programs/stitch_rows_source.cpp"
 #include "hip/programs/stitch_source.cpp"
 #include "hip/programs/stitch_tiles_source.cpp"
