@@ -60,10 +60,12 @@ SUMMING = {
 COPIES = {"reformer::_contiguous", "aten::alias"}
 
 
-@pytest.fixture
-def on_cpus(monkeypatch):
-    """Pools and upsamplings are read through maps on CPUs, too."""
-    monkeypatch.setattr(indexed, "SUMMING_DEVICES", ("cuda", "cpu"))
+@pytest.fixture(autouse=True, scope="module")
+def on_cpus():
+    """Tensors are read through maps on CPUs, too."""
+    with pytest.MonkeyPatch.context() as changes:
+        changes.setattr(indexed, "DEVICES", {"cuda", "cpu"})
+        yield
 
 
 def results(function, x: Tensor) -> list[Tensor]:
@@ -101,7 +103,7 @@ def calls(reports) -> set[str]:
 @pytest.mark.parametrize("layout", FORMATS)
 @pytest.mark.parametrize("dtype", [torch.float32, *slow(torch.bfloat16, torch.float64)], ids=str)
 @pytest.mark.parametrize("name", CHOOSING)
-def test_choosing(name, dtype, layout, on_cpus):
+def test_choosing(name, dtype, layout):
     x = torch.randn(2, 3, 8, 9, generator=torch.Generator().manual_seed(0)).to(dtype)
     reports = check(CHOOSING[name], x.contiguous(memory_format=FORMATS[layout]))
     if dtype != torch.float64 or name != "pad by a number":  # which fp32 does not hold
@@ -112,7 +114,7 @@ def test_choosing(name, dtype, layout, on_cpus):
 @pytest.mark.parametrize("size", [(2, 3, 8, 9), *slow((1, 4, 7, 7))], ids=str)
 @pytest.mark.parametrize("dtype", [torch.float32, *slow(torch.bfloat16)], ids=str)
 @pytest.mark.parametrize("name", SUMMING)
-def test_summing(name, dtype, size, layout, on_cpus):
+def test_summing(name, dtype, size, layout):
     if dtype == torch.bfloat16 and ("antialiased" in name or "volume" in name):
         pytest.skip("PyTorch has no such operator on CPUs")
     x = torch.randn(size, generator=torch.Generator().manual_seed(0)).to(dtype)
@@ -133,7 +135,7 @@ def test_special_values(name, layout):
 
 
 @pytest.mark.parametrize("name", ["avg_pool, overlapping", "avg_pool, without pads", "adaptive", "avg_pool, ceil"])
-def test_special_values_of_sums(name, on_cpus):
+def test_special_values_of_sums(name):
     """A value that is in no window of an element does not reach it."""
     x = torch.randn(2, 3, 8, 9)
     x[0, 0, 0, 0], x[-1, -1, -1, -1] = math.nan, math.inf
@@ -145,7 +147,7 @@ def test_special_values_of_sums(name, on_cpus):
 @pytest.mark.parametrize(
     "name", ["pad", "roll", "flip", "replication", "nearest", "bilinear", "avg_pool, without pads"]
 )
-def test_axes_of_one_element(name, size, on_cpus):
+def test_axes_of_one_element(name, size):
     check((CHOOSING | SUMMING)[name], torch.randn(size))
 
 
@@ -259,14 +261,10 @@ def test_chains(names, layout, size):
             x = STEPS[name](x) if min(x.shape[2:]) >= 4 and x.numel() < 20000 else x
         return x
 
-    devices, indexed.SUMMING_DEVICES = indexed.SUMMING_DEVICES, ("cuda", "cpu")
-    try:
-        x = torch.randn(size, generator=torch.Generator().manual_seed(1)).contiguous(memory_format=FORMATS[layout])
-        compiled = without_dynamo(function, lambda report: None)
-        for actual, expected in zip(results(compiled, x), results(function, x.double()), strict=True):
-            torch.testing.assert_close(actual.double(), expected, rtol=2e-4, atol=2e-4)
-    finally:
-        indexed.SUMMING_DEVICES = devices
+    x = torch.randn(size, generator=torch.Generator().manual_seed(1)).contiguous(memory_format=FORMATS[layout])
+    compiled = without_dynamo(function, lambda report: None)
+    for actual, expected in zip(results(compiled, x), results(function, x.double()), strict=True):
+        torch.testing.assert_close(actual.double(), expected, rtol=2e-4, atol=2e-4)
 
 
 def test_windows_and_back():

@@ -27,7 +27,7 @@ MOST_POSITIONS = 1 << 16  # of a map
 # Taps of a map, whose number a kernel's key holds (csrc/program/axis_maps.h), and taps of all maps together from which
 # on one pass for each axis reads less.
 MOST_TAPS_OF_AXIS, MOST_TAPS = 64, 16
-SUMMING_DEVICES = ("cuda",)  # on CPUs PyTorch's own pools and upsamplings are as good
+DEVICES = {"cuda"}  # on CPUs PyTorch's own operators move elements faster
 Maps = dict[int, AxisMap]  # by dimension; dimensions left out have the identity
 
 
@@ -36,6 +36,8 @@ def indexed(graph: Graph, name: str, type: Typed, source: View, maps: Maps, fill
 
     More taps than a kernel reads well are read axis by axis, with fp32 in between."""
     maps = {d: axis_map for d, axis_map in maps.items() if not axis_map.is_identity}
+    if type.device.type not in DEVICES:
+        return None
     if not pointwise.computes([source], type) or not source.layout.numel or source.value.layout.numel >= 2**31:
         return None
     if type.layout.numel < 2 or not type.layout.is_dense:
@@ -43,7 +45,7 @@ def indexed(graph: Graph, name: str, type: Typed, source: View, maps: Maps, fill
     if any(len(axis_map.rows) > MOST_POSITIONS or axis_map.taps > MOST_TAPS_OF_AXIS for axis_map in maps.values()):
         return None
     if not all(axis_map.only_chooses for axis_map in maps.values()):
-        if type.device.type not in SUMMING_DEVICES or torch.bool in (type.dtype, source.value.dtype):
+        if torch.bool in (type.dtype, source.value.dtype):
             return None
         if type.dtype == torch.float64 and not all(map(_is_exact, maps.values())):
             return None
