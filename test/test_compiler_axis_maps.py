@@ -186,11 +186,14 @@ def test_tables():
 
 
 @needs_aten
-def test_plans_with_tables_are_pickled():
+def test_plans_with_tables_are_pickled(monkeypatch):
     from against_eager import without_dynamo  # noqa: F401  registers the operators
     from torch.fx.experimental.proxy_tensor import make_fx
 
     from torch_reformer.compiler import pipeline
+    from torch_reformer.compiler.lowering import indexed
+
+    monkeypatch.setattr(indexed, "DEVICES", {"cpu"})
 
     def function(x):
         return [torch.roll(x, 2, 1) * 2]

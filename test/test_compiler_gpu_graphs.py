@@ -17,6 +17,7 @@ HERE = Path(__file__).parent
 NAMES = ["resnet", "resnext", "densenet", "efficientnet", "convnext", "nfnet", "diffusion", "mixer", "gpt", "texts"]
 pytestmark = [
     needs_aten,
+    pytest.mark.slow,
     pytest.mark.skipif(
         torch.backends.cuda.is_built(), reason="this torch is built for GPUs, and has a backend of its own"
     ),

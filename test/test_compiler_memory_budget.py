@@ -54,7 +54,10 @@ def outcome(model, inputs, **options):
     return [*found, *own.buffers()]
 
 
-@pytest.mark.parametrize(("name", "budget"), [("resnet", 0.5), ("vit", 0.5), ("resnet", 0)])
+@pytest.mark.parametrize(
+    ("name", "budget"),
+    [("resnet", 0.5), *(pytest.param(*each, marks=pytest.mark.slow) for each in (("vit", 0.5), ("resnet", 0)))],
+)
 def test_results(name, budget, saved):
     model, inputs = training_models.make(name)
     expected = outcome(model.double(), [each.double() if each.is_floating_point() else each for each in inputs])

@@ -196,6 +196,7 @@ def losses(make: Callable, steps: int, backend=None, dtype=torch.float32) -> Ten
     return torch.tensor(found, dtype=torch.float64)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("make", [resnet, gpt])
 def test_losses_of_60_steps(make):
     """Losses are as near to those of fp64 as PyTorch's are."""

@@ -5,7 +5,10 @@ import pytest
 import torch
 from marks import needs_aten
 
-pytestmark = pytest.mark.skipif(torch.backends.cuda.is_built(), reason="this torch is built for GPUs")
+pytestmark = [
+    pytest.mark.skipif(torch.backends.cuda.is_built(), reason="this torch is built for GPUs"),
+    pytest.mark.slow,
+]
 
 STEPS = """
 def network():

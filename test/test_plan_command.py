@@ -202,6 +202,7 @@ def lines_of(text: str) -> list[tuple[float, str]]:
     return [(float(us), what) for us, what in found]
 
 
+@pytest.mark.slow
 @needs_no_gpu
 def test_the_command_alone(folder):
     """It starts a process that has the GPU."""

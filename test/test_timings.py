@@ -10,6 +10,7 @@ import pytest
 from cases import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from marks import slow
 
 from torch_reformer import ConvProblem
 from torch_reformer.selector.timings import Record, Timing, read_timings, summary, write_timings
@@ -163,7 +164,7 @@ def test_a_failed_write_leaves_the_old_file(tmp_path, monkeypatch):
     assert os.listdir(tmp_path) == ["db"]
 
 
-@pytest.mark.parametrize("name", ["gfx908", "gfx90a", "gfx942"])
+@pytest.mark.parametrize("name", ["gfx942", *slow("gfx908", "gfx90a")])
 def test_real_database(tmp_path, name):
     """Reading and writing MIOpen's own databases gives equal bytes, and keys are parsed and printed without changes."""
     path = real_database(name)
