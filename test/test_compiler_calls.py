@@ -27,6 +27,7 @@ CALLS = {
     "complex numbers": "complex polar",
     "random numbers in place": "empty.memory_format rrelu_with_noise_backward rrelu_with_noise_functional",
     "products": "cat cumprod prod prod.dim_int",
+    "maps of axes, which are for GPUs": "flip",
     "a tensor of zeros without memory": "_efficientzerotensor",
     "a quotient by a power of ten that has to be exact": "round.decimals",
 }

@@ -29,10 +29,10 @@ _UNINITIALISED = {
 def fold_constants(module: GraphModule) -> None:
     """Replace results of operators that depend on no input by constants. Results of the graph stay computed, since each
     call gives a new tensor, and so do values that programs have without reading memory."""
-    known: list[Node] = []
+    known: dict[Node, None] = {}  # in order
     for node in module.graph.nodes:
-        if _is_constant(module, node) or (_is_pure(node) and {*node.all_input_nodes} <= {*known}):
-            known.append(node)
+        if _is_constant(module, node) or (_is_pure(node) and known.keys() >= {*node.all_input_nodes}):
+            known[node] = None
     values: dict[Node, Tensor] = {}
     total = 0
     with real_tensors(), torch.no_grad():
@@ -47,10 +47,9 @@ def fold_constants(module: GraphModule) -> None:
         module.recompile()
 
 
-def _read_by_others(known: list[Node]) -> list[Node]:
+def _read_by_others(known: dict[Node, None]) -> list[Node]:
     """The nodes among these that operators outside read, directly or through views."""
-    inside = {*known}
-    read = {base_of(node): None for node in known if any(user not in inside for user in node.users)}
+    read = {base_of(node): None for node in known if any(user not in known for user in node.users)}
     returned = {base_of(node) for node in known if any(user.op == "output" for user in node.users)}
     return [node for node in read if node.op != "get_attr" and node not in returned and not _is_free(node)]
 
