@@ -11,6 +11,7 @@ FAMILIES = [
     "test_depthwise_planes_emulated",
     "test_implicit_gemm_emulated",
     "test_implicit_gemm_programs_emulated",
+    "test_mapped_emulated",
     "test_packed_gemm_emulated",
     "test_stitch_emulated",
     "test_tma_bugs",

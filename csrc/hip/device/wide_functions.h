@@ -28,11 +28,12 @@ WIDE D wide_power_of_2(D t) {
   constexpr double kFit[] = {6.93147180556832443e-01, 2.40226506958885033e-01, 5.55041090632586651e-02,
                              9.61812913523613956e-03, 1.33334784736854157e-03, 1.54034751865307856e-04,
                              1.53037007113656932e-05, 1.32508055175022501e-06};
-  const D most = all_of<D>(200.0);
-  t = t < -most ? -most : t > most ? most : t;
-  const D shifted = t + kWideShift, n = shifted - kWideShift, f = t - n;
-  const D power = number_of<D>((bits_of(shifted) << 52) + bits_of(all_of<D>(1.0)));
-  return (1.0 + f * wide_polynomial(f, kFit)) * power;
+  const D most = all_of<D>(200.0), number = t == t ? t : all_of<D>(0.0);
+  const D inside = number < -most ? -most : number > most ? most : number;
+  const D shifted = inside + kWideShift, f = inside - (shifted - kWideShift);
+  const auto n = bits_of(shifted) - bits_of(all_of<D>(kWideShift));
+  const D power = number_of<D>((n + 1023) * (1ll << 52));
+  return t == t ? (1.0 + f * wide_polynomial(f, kFit)) * power : t;
 }
 
 template <class D>
@@ -43,8 +44,8 @@ WIDE D wide_log_to_base_2(D x) {
                              2.42916085398753506e-01};
   typedef typename BitsOf<D>::type Bits64;
   constexpr long long kRootOfHalf = 0x3fe6a09e667f3bcdll;
-  const Bits64 bits = bits_of(x) - kRootOfHalf, exponent = bits >> 52;
-  const D m = number_of<D>(bits - (exponent << 52) + kRootOfHalf);
+  const Bits64 bits = bits_of(x > 0 ? x : all_of<D>(1.0)) - kRootOfHalf, exponent = bits >> 52;
+  const D m = number_of<D>(bits - exponent * (1ll << 52) + kRootOfHalf);
   const D n = number_of<D>(exponent + bits_of(all_of<D>(kWideShift))) - kWideShift;
   const D s = (m - 1.0) / (m + 1.0), infinity = all_of<D>(__builtin_inf());
   D log = n + s * wide_polynomial(D(s * s), kFit);
