@@ -67,8 +67,8 @@ struct ProgramInput {
   ProgramOp kind;      // full to weighted
   int32_t table = -1;  // of a table and its index: number of the table among all tables
   int32_t maps = 0;    // of a mapped tensor: how many maps follow it
-  // Of a mapped tensor: a power of two that divides all its maps' places and, if a map is of columns, their number; so
-  // many columns, beginning at any multiple, are adjacent in the tensor, or come from nowhere.
+  // A power of two that divides all places of a mapped tensor's maps and, if a map is of columns, their number: so many
+  // columns, beginning at any multiple, are adjacent in the tensor, or come from nowhere.
   int32_t alignment = 16;
 };
 
