@@ -1,0 +1,198 @@
+"""Times forward and backward of small functions whose operators move elements by an index (sub_graph_cases.py), by
+PyTorch, by torch.compile and by this backend, on a GPU: each is captured in a CUDA graph, and their replays take turns.
+
+A function fails if its results or gradients are further from fp64's than twice PyTorch's, plus twice the rounding of
+its type, or if two runs of this backend differ in a bit.
+
+    python benchmarks/sub_graphs.py --csv benchmarks/results/h200/sub_graphs.csv
+    python benchmarks/sub_graphs.py --only Swin,avg_pool
+    python benchmarks/sub_graphs.py --device cpu --smaller 64 --only Swin  # values only
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import os
+import queue
+import statistics
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+import torch.multiprocessing as multiprocessing
+from results import Row, geomean, write_csv
+from sub_graph_cases import Case, Inputs, cases
+from torch import Tensor
+
+from torch_reformer.tuning import timing
+from torch_reformer.tuning.workload import device_name, usable_device
+
+PROCESSES = 16  # that compile side by side
+MOST_SECONDS = 240  # for that
+SIDES: dict[str, Callable] = {
+    "torch": lambda function: function,
+    "compiled": torch.compile,
+    "reformer": lambda function: torch.compile(function, backend="reformer"),
+}
+
+
+def step(case: Case, function: Callable, grads: list[Tensor]) -> list[Tensor]:
+    """Results and the gradients of the inputs."""
+    results = function(*case.inputs)
+    results = list(results) if isinstance(results, tuple) else [results]
+    wanted = [each for each in case.inputs if each.requires_grad]
+    return [*results, *torch.autograd.grad(results, wanted, grads)]
+
+
+def in_double(case: Case) -> Case:
+    inputs = (
+        each.detach().double().requires_grad_(each.requires_grad) if each.is_floating_point() else each
+        for each in case.inputs
+    )
+    return Case(case.function, tuple(inputs))
+
+
+def error(found: list[Tensor], exact: list[Tensor]) -> list[float]:
+    """Of each tensor the norm of its difference from fp64's over the norm of that."""
+    pairs = zip(found, exact, strict=True)
+    return [((a.double() - b).norm() / b.norm().clamp_min(1e-30)).item() for a, b in pairs]
+
+
+def strides(tensor: Tensor) -> list[int]:
+    """Strides of the dimensions of more than one element."""
+    return [stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True) if size > 1]
+
+
+def is_right(case: Case, functions: dict[str, Callable], grads: list[Tensor]) -> str:
+    """An empty text, or how this backend's values are wrong."""
+    wide = in_double(case)
+    exact = [each.detach() for each in step(wide, wide.function, [each.double() for each in grads])]
+    eager, once, again = (
+        [each.detach().clone() for each in step(case, functions[side], grads)]
+        for side in ("torch", "reformer", "reformer")
+    )
+    for i, (mine, theirs) in enumerate(zip(error(once, exact), error(eager, exact), strict=True)):
+        rounding = 2 * torch.finfo(once[i].dtype).eps  # of the result, and of what it is computed from
+        if not mine <= 2 * theirs + rounding:
+            return f"tensor {i} is {mine:.2g} away from fp64, PyTorch's is {theirs:.2g}"
+    results = slice(len(grads))  # gradients have their inputs' strides instead
+    if any(strides(a) != strides(b) or a.dtype != b.dtype for a, b in zip(once[results], eager[results], strict=True)):
+        return "strides or types are not PyTorch's"
+    return "" if all(map(torch.equal, once, again)) else "two runs differ"
+
+
+def measure(names: list[str], options: argparse.Namespace, turn, found) -> None:
+    """Compile these cases, wait for those of the other processes, and time them when no other process does."""
+    sys.stdout.flush()
+    device = usable_device(options.device)
+    ready = []
+    for name in names:
+        torch._dynamo.reset()
+        torch.manual_seed(0)
+        case = cases(Inputs(device, options.smaller))[name]()
+        functions = {side: wrap(case.function) for side, wrap in SIDES.items()}
+        results = case.function(*case.inputs)
+        results = results if isinstance(results, tuple) else (results,)
+        grads = [torch.randn_like(each) for each in results]
+        try:
+            problem = is_right(case, functions, grads)
+            if device.type == "cuda":
+                step(case, functions["compiled"], grads)
+        except Exception as failure:  # the other cases go on
+            problem = f"{type(failure).__name__}: {' '.join(str(failure).split())[:300]}"
+        if problem or device.type != "cuda":
+            found.put((name, problem, {}, case.least_bytes))
+            continue
+        calls = {
+            side: (lambda case=case, function=function, grads=grads: step(case, function, grads))
+            for side, function in functions.items()
+        }
+        ready.append((name, calls, case.least_bytes))
+    with contextlib.suppress(threading.BrokenBarrierError):  # a process may have died
+        turn["ready"].wait(MOST_SECONDS)
+    for name, calls, least in ready:
+        with turn["lock"]:
+            try:
+                times = timing.interleaved(calls, seconds=options.seconds, most=200, device=device)
+                found.put((name, "", times, least))
+            except Exception as failure:
+                found.put((name, f"{type(failure).__name__}: {str(failure)[:300]}", {}, least))
+
+
+def copy_bytes_a_second(device: torch.device) -> float:
+    """Bytes that a copy of a GiB reads and writes in a second."""
+    source = torch.empty(1 << 30, dtype=torch.uint8, device=device)
+    target = torch.empty_like(source)
+    us = timing.interleaved({"copy": lambda: target.copy_(source)}, device=device)["copy"]
+    return 2 * source.numel() / statistics.median(us) * 1e6
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--only", default="", help="cases with one of these texts in their names")
+    parser.add_argument("--device", default="cuda", help="on a CPU values are compared, and nothing is timed")
+    parser.add_argument("--smaller", type=int, default=1, help="divides all batches")
+    parser.add_argument("--seconds", type=float, default=0.3, help="for the rounds of a case")
+    parser.add_argument("--processes", type=int, default=min(PROCESSES, os.cpu_count() or 1))
+    parser.add_argument("--csv", type=Path)
+    options = parser.parse_args()
+    device = usable_device(options.device)
+    names = [
+        name for name in cases(Inputs(device)) if not options.only or any(t in name for t in options.only.split(","))
+    ]
+    start = time.time()
+    os.environ["TORCHINDUCTOR_COMPILE_THREADS"] = "1"
+    context = multiprocessing.get_context("spawn")
+    shares = [share for i in range(options.processes) if (share := names[i :: options.processes])]
+    turn = {"lock": context.Lock(), "ready": context.Barrier(len(shares))}
+    found = context.Queue()
+    processes = [context.Process(target=measure, args=(share, options, turn, found)) for share in shares]
+    for process in processes:
+        process.start()
+    by_name = {name: ("no answer", {}, 0) for name in names}
+    left = len(names)
+    while left and (any(process.is_alive() for process in processes) or not found.empty()):
+        with contextlib.suppress(queue.Empty):
+            name, *rest = found.get(timeout=1)
+            by_name[name] = rest
+            left -= 1
+    for process in processes:
+        process.join()
+    bandwidth = copy_bytes_a_second(device) if device.type == "cuda" else float("nan")
+    rows: list[Row] = []
+    ratios, shares_of_copy, failed = [], [], []
+    print(f"copy: {bandwidth / 1e12:.2f} TB/s; {time.time() - start:.0f} s")
+    print("| case | us: torch | compiled | reformer | over compiled | least us | share of the copy's bandwidth |")
+    print("|---|---|---|---|---|---|---|")
+    for name in names:
+        problem, times, least = by_name[name]
+        if problem:
+            failed.append(name)
+            print(f"| {name} | {problem} |")
+        if not times:
+            continue
+        median = {side: statistics.median(us) for side, us in times.items()}
+        least_us = least / bandwidth * 1e6
+        ratios.append(median["compiled"] / median["reformer"])
+        shares_of_copy.append(least_us / median["reformer"])
+        cells = [f"{median[side]:.1f}" for side in SIDES]
+        print(f"| {name} | {' | '.join(cells)} | {ratios[-1]:.2f} | {least_us:.1f} | {shares_of_copy[-1]:.2f} |")
+        rows += [Row.of("sub_graphs", name, side, "time_us", us, device_name(device)) for side, us in times.items()]
+        rows.append(Row.of("sub_graphs", name, "least", "bytes", [least], device_name(device)))
+    if ratios:
+        slower = sum(ratio < 1 for ratio in ratios)
+        print(f"over compiled: {geomean(ratios):.2f}, {slower} slower")
+        print(f"share of the copy's bandwidth: {geomean(shares_of_copy):.2f}")
+    print(f"{len(failed)} failures of {len(names)}")
+    if options.csv:
+        rows.append(Row.of("sub_graphs", "copy", "torch", "bytes_a_second", [bandwidth], device_name(device)))
+        write_csv(options.csv, rows)
+    return int(bool(failed))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
