@@ -2,7 +2,7 @@
 PyTorch, by torch.compile and by this backend, on a GPU: each is captured in a CUDA graph, and their replays take turns.
 
 A function fails if its results or gradients are further from fp64's than twice PyTorch's, plus twice the rounding of
-its type, or if two runs of this backend differ in a bit.
+its type, or if two runs of this backend differ in a bit. Each case has a process, so that all compile side by side.
 
     python benchmarks/sub_graphs.py --csv benchmarks/results/h200/sub_graphs.csv
     python benchmarks/sub_graphs.py --only Swin,avg_pool
@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import functools
 import os
 import queue
 import statistics
@@ -31,8 +32,7 @@ from torch import Tensor
 from torch_reformer.tuning import timing
 from torch_reformer.tuning.workload import device_name, usable_device
 
-PROCESSES = 16  # that compile side by side
-MOST_SECONDS = 240  # for that
+MOST_SECONDS = 240  # for compiling all cases
 SIDES: dict[str, Callable] = {
     "torch": lambda function: function,
     "compiled": torch.compile,
@@ -62,11 +62,6 @@ def error(found: list[Tensor], exact: list[Tensor]) -> list[float]:
     return [((a.double() - b).norm() / b.norm().clamp_min(1e-30)).item() for a, b in pairs]
 
 
-def strides(tensor: Tensor) -> list[int]:
-    """Strides of the dimensions of more than one element."""
-    return [stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True) if size > 1]
-
-
 def is_right(case: Case, functions: dict[str, Callable], grads: list[Tensor]) -> str:
     """An empty text, or how this backend's values are wrong."""
     wide = in_double(case)
@@ -79,48 +74,35 @@ def is_right(case: Case, functions: dict[str, Callable], grads: list[Tensor]) ->
         rounding = 2 * torch.finfo(once[i].dtype).eps  # of the result, and of what it is computed from
         if not mine <= 2 * theirs + rounding:
             return f"tensor {i} is {mine:.2g} away from fp64, PyTorch's is {theirs:.2g}"
-    results = slice(len(grads))  # gradients have their inputs' strides instead
-    if any(strides(a) != strides(b) or a.dtype != b.dtype for a, b in zip(once[results], eager[results], strict=True)):
-        return "strides or types are not PyTorch's"
     return "" if all(map(torch.equal, once, again)) else "two runs differ"
 
 
-def measure(names: list[str], options: argparse.Namespace, turn, found) -> None:
-    """Compile these cases, wait for those of the other processes, and time them when no other process does."""
-    sys.stdout.flush()
+def measure(name: str, options: argparse.Namespace, turn: dict, found: queue.Queue) -> None:
+    """Compile a case, wait until the other processes have theirs, and time it when no other process does."""
     device = usable_device(options.device)
-    ready = []
-    for name in names:
-        torch._dynamo.reset()
-        torch.manual_seed(0)
-        case = cases(Inputs(device, options.smaller))[name]()
-        functions = {side: wrap(case.function) for side, wrap in SIDES.items()}
-        results = case.function(*case.inputs)
-        results = results if isinstance(results, tuple) else (results,)
-        grads = [torch.randn_like(each) for each in results]
-        try:
-            problem = is_right(case, functions, grads)
-            if device.type == "cuda":
-                step(case, functions["compiled"], grads)
-        except Exception as failure:  # the other cases go on
-            problem = f"{type(failure).__name__}: {' '.join(str(failure).split())[:300]}"
-        if problem or device.type != "cuda":
-            found.put((name, problem, {}, case.least_bytes))
-            continue
-        calls = {
-            side: (lambda case=case, function=function, grads=grads: step(case, function, grads))
-            for side, function in functions.items()
-        }
-        ready.append((name, calls, case.least_bytes))
+    torch.manual_seed(0)
+    case = cases(Inputs(device, options.smaller))[name]()
+    functions = {side: wrap(case.function) for side, wrap in SIDES.items()}
+    results = case.function(*case.inputs)
+    grads = [torch.randn_like(each) for each in (results if isinstance(results, tuple) else (results,))]
+    try:
+        problem = is_right(case, functions, grads)
+        if device.type == "cuda":
+            step(case, functions["compiled"], grads)
+    except Exception as failure:  # the other cases go on
+        problem = f"{type(failure).__name__}: {' '.join(str(failure).split())[:300]}"
+    torch.cuda.empty_cache()
     with contextlib.suppress(threading.BrokenBarrierError):  # a process may have died
         turn["ready"].wait(MOST_SECONDS)
-    for name, calls, least in ready:
+    calls = {side: functools.partial(step, case, function, grads) for side, function in functions.items()}
+    times: dict[str, list[float]] = {}
+    if device.type == "cuda":
         with turn["lock"]:
             try:
                 times = timing.interleaved(calls, seconds=options.seconds, most=200, device=device)
-                found.put((name, "", times, least))
             except Exception as failure:
-                found.put((name, f"{type(failure).__name__}: {str(failure)[:300]}", {}, least))
+                problem += f"{type(failure).__name__}: {' '.join(str(failure).split())[:300]}"
+    found.put((name, problem, times, case.least_bytes))
 
 
 def copy_bytes_a_second(device: torch.device) -> float:
@@ -137,7 +119,6 @@ def main() -> int:
     parser.add_argument("--device", default="cuda", help="on a CPU values are compared, and nothing is timed")
     parser.add_argument("--smaller", type=int, default=1, help="divides all batches")
     parser.add_argument("--seconds", type=float, default=0.3, help="for the rounds of a case")
-    parser.add_argument("--processes", type=int, default=min(PROCESSES, os.cpu_count() or 1))
     parser.add_argument("--csv", type=Path)
     options = parser.parse_args()
     device = usable_device(options.device)
@@ -147,10 +128,9 @@ def main() -> int:
     start = time.time()
     os.environ["TORCHINDUCTOR_COMPILE_THREADS"] = "1"
     context = multiprocessing.get_context("spawn")
-    shares = [share for i in range(options.processes) if (share := names[i :: options.processes])]
-    turn = {"lock": context.Lock(), "ready": context.Barrier(len(shares))}
+    turn = {"lock": context.Lock(), "ready": context.Barrier(len(names))}
     found = context.Queue()
-    processes = [context.Process(target=measure, args=(share, options, turn, found)) for share in shares]
+    processes = [context.Process(target=measure, args=(name, options, turn, found)) for name in names]
     for process in processes:
         process.start()
     by_name = {name: ("no answer", {}, 0) for name in names}
@@ -164,15 +144,14 @@ def main() -> int:
         process.join()
     bandwidth = copy_bytes_a_second(device) if device.type == "cuda" else float("nan")
     rows: list[Row] = []
-    ratios, shares_of_copy, failed = [], [], []
+    ratios, shares_of_copy, failed = [], [], {}
     print(f"copy: {bandwidth / 1e12:.2f} TB/s; {time.time() - start:.0f} s")
     print("| case | us: torch | compiled | reformer | over compiled | least us | share of the copy's bandwidth |")
     print("|---|---|---|---|---|---|---|")
     for name in names:
         problem, times, least = by_name[name]
         if problem:
-            failed.append(name)
-            print(f"| {name} | {problem} |")
+            failed[name] = problem
         if not times:
             continue
         median = {side: statistics.median(us) for side, us in times.items()}
@@ -187,7 +166,7 @@ def main() -> int:
         slower = sum(ratio < 1 for ratio in ratios)
         print(f"over compiled: {geomean(ratios):.2f}, {slower} slower")
         print(f"share of the copy's bandwidth: {geomean(shares_of_copy):.2f}")
-    print(f"{len(failed)} failures of {len(names)}")
+    print(f"{len(failed)} failures of {len(names)}", *(f"{name}: {each}" for name, each in failed.items()), sep="\n")
     if options.csv:
         rows.append(Row.of("sub_graphs", "copy", "torch", "bytes_a_second", [bandwidth], device_name(device)))
         write_csv(options.csv, rows)
