@@ -83,7 +83,8 @@ def measure(name: str, options: argparse.Namespace, turn: dict, found: queue.Que
     torch.manual_seed(0)
     case = cases(Inputs(device, options.smaller))[name]()
     functions = {side: wrap(case.function) for side, wrap in SIDES.items()}
-    results = case.function(*case.inputs)
+    with torch.no_grad():  # a graph of autograd's would tie the inputs to another stream than the captured one
+        results = case.function(*case.inputs)
     grads = [torch.randn_like(each) for each in (results if isinstance(results, tuple) else (results,))]
     try:
         problem = is_right(case, functions, grads)
