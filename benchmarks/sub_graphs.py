@@ -49,8 +49,10 @@ def step(case: Case, function: Callable, grads: list[Tensor]) -> list[Tensor]:
 
 
 def in_double(case: Case) -> Case:
+    """The case in fp64, row-major: PyTorch's average pool for GPUs ignores the padding in its gradient of channels_last
+    images (2.11)."""
     inputs = (
-        each.detach().double().requires_grad_(each.requires_grad) if each.is_floating_point() else each
+        each.detach().double().contiguous().requires_grad_(each.requires_grad) if each.is_floating_point() else each
         for each in case.inputs
     )
     return Case(case.function, tuple(inputs))

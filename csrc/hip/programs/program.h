@@ -289,29 +289,37 @@ DEVICE Tap tap(const void* map, long long position, int i) {
   if constexpr (kWeights) return {numbers[2 * i], bits_to_float(unsigned(numbers[2 * i + 1]))};
   return {numbers[i], 1.0f};
 }
-// Sums of a mapped tensor's elements, as Held is for elements.
+// Sums of a mapped tensor's elements, as Held is for elements. An element that is not there is read all the same, and
+// changes nothing.
 template <int kCount>
 struct Summed {
   float values[kCount];
 
   DEVICE void fill(float value) { reformer::fill(value, values); }
   template <class T, int kMost, class There>
-  DEVICE void add(float weight, const void* from, long long at, const There& there) {
+  DEVICE void add(bool is_there, float weight, const void* from, long long at, const There& there) {
     Held<T, kCount, kMost> held;
     float some[kCount];
     held.read(from, at, there);
     held.widen(some);
     UNROLL
-    for (int i = 0; i < kCount; ++i) values[i] += weight * some[i];
+    for (int i = 0; i < kCount; ++i)
+      if (is_there) values[i] += weight * some[i];
+  }
+  template <class T>
+  DEVICE void add_one(bool is_there, float weight, int i, const void* from, long long at) {
+    const float one = read_one<T>(from, at);
+    if (is_there) values[i] += weight * one;
   }
   template <class T, int kStep>
-  DEVICE void put(int first, const void* from, long long at) {
+  DEVICE void put(bool is_there, int first, const void* from, long long at) {
     Held<T, kStep> held;
     float some[kStep];
     held.read(from, at);
     held.widen(some);
     UNROLL
-    for (int i = 0; i < kStep; ++i) values[first + i] = some[i];
+    for (int i = 0; i < kStep; ++i)
+      if (is_there) values[first + i] = some[i];
   }
   DEVICE void widen(float (&to)[kCount]) const {
     UNROLL

@@ -24,8 +24,8 @@ void StitchWriter::read_mapped() {
     if (is_mapped(i)) mapped_elements(i);
 }
 
-// Writes the function that reads adjacent elements of a mapped tensor. Elements that come from nowhere read the first
-// ones of the tensor instead, if they are not summed: a condition would make a load wait for the one before it.
+// Writes the function that reads adjacent elements of a mapped tensor. Elements and taps that come from nowhere read
+// the tensor's first elements instead, which are not used: a condition would make a load wait for the one before it.
 void StitchWriter::mapped_elements(size_t i) {
   const ProgramNode& of = node(contents_.loaded[i]);
   const AxisMaps maps(contents_.call, size_t(of.input));
@@ -48,36 +48,38 @@ void StitchWriter::mapped_elements(size_t i) {
     return "const Tap tap" + std::to_string(m) + " = tap<" + (map.has_weights ? "true" : "false") + ">(" +
            in(map.input) + ", " + position + ", " + number + ");\n";
   };
-  std::string at = "at", weight = "1.0f", is_there = "true";
+  std::string at = "at", weight = "1.0f", all_there;
   for (int m = 0; m < maps.size(); ++m) {
     const std::string name = "tap" + std::to_string(m);
     at += " + " + name + ".place";
-    is_there += " && " + name + ".place >= 0";
+    all_there += (m ? " && " : "") + name + ".place >= 0";
     if (maps[m].has_weights) weight += " * " + name + ".weight";
   }
+  const std::string is_there = "const bool is_there = " + all_there + ";\n", read_at = "is_there ? " + at + " : 0";
   const std::string nowhere = number_text(of.value);
   if (!is_summed(i)) {
     for (int m = 0; m < maps.size(); ++m) body_ << "    " << tap(m, "0");
-    body_ << "    const bool is_there = " << is_there << ";\n    to.read(" << from << ", is_there ? " << at
-          << " : 0, there);\n    if (!is_there) to.fill(" << nowhere << ");\n  }\n";
+    body_ << "    " << is_there << "    to.read(" << from << ", " << read_at << ", there);\n    if (!is_there) to.fill("
+          << nowhere << ");\n  }\n";
     return;
   }
   body_ << "    to.fill(" << nowhere << ");\n";
   std::string indent = "    ", ends;
   const auto loop = [&](int m) {
-    const std::string number = "i" + std::to_string(m), taps = std::to_string(maps[m].taps);
-    if (maps[m].taps <= kMostUnrolled) body_ << indent << "UNROLL\n";
-    body_ << indent << "for (int " << number << " = 0; " << number << " < " << taps << "; ++" << number << ") {\n";
+    const std::string number = "i" + std::to_string(m);
+    const int taps = maps[m].taps;
+    body_ << indent << (taps <= kMostUnrolled ? "UNROLL" : "UNROLL_BY(" + std::to_string(kMostUnrolled) + ")") << "\n"
+          << indent << "for (int " << number << " = 0; " << number << " < " << taps << "; ++" << number << ") {\n";
     indent += "  ";
-    body_ << indent << tap(m, number) << indent << "if (tap" << m << ".place < 0) continue;\n";
+    body_ << indent << tap(m, number);
     ends += "}";
   };
   for (int m = 0; m < maps.size(); ++m)
     if (!maps[m].by_column) loop(m);
   const std::string type = loaded_type(of);
   if (!maps.of_columns()) {
-    body_ << indent << "to.template add<" << type << ", " << access(of) << ">(" << weight << ", " << from << ", " << at
-          << ", there);\n";
+    body_ << indent << is_there << indent << "to.template add<" << type << ", " << access(of) << ">(is_there, "
+          << weight << ", " << from << ", " << read_at << ", there);\n";
   } else {
     // Columns that are chosen together are adjacent in the tensor, or all come from nowhere.
     body_ << indent << "constexpr int kStep = kLess<kCount, " << access(of) << ">;\n"
@@ -88,10 +90,12 @@ void StitchWriter::mapped_elements(size_t i) {
     ends += "}";
     for (int m = 0; m < maps.size(); ++m)
       if (maps[m].by_column) loop(m);
+    body_ << indent << is_there << indent;
     if (maps.only_choose())
-      body_ << indent << "to.template put<" << type << ", kStep>(j, " << from << ", " << at << ");\n";
+      body_ << "to.template put<" << type << ", kStep>(is_there, j, " << from << ", " << read_at << ");\n";
     else
-      body_ << indent << "to.values[j] += " << weight << " * read_one<" << type << ">(" << from << ", " << at << ");\n";
+      body_ << "to.template add_one<" << type << ">(is_there, " << weight << ", j, " << from << ", " << read_at
+            << ");\n";
   }
   body_ << "    " << ends << "\n  }\n";
 }

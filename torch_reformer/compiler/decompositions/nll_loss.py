@@ -40,8 +40,10 @@ def _supports(scores: Tensor, weight: Tensor | None) -> bool:
 
 def _classes(scores: Tensor, target: Tensor, ignore_index: int) -> Tensor:
     """Class index of each row or pixel, as a floating-point tensor ``[N, 1, ...]``; _IGNORED for ignored ones."""
-    wide = torch.float64 if scores.dtype == torch.float64 else torch.float32
-    return torch.where(target == ignore_index, _IGNORED, target.to(wide)).unsqueeze(1)
+    numbers = target.to(torch.float64 if scores.dtype == torch.float64 else torch.float32)
+    # No other integer is rounded to a number that fp32 represents with all integers below it.
+    compared = numbers if abs(ignore_index) < _MOST_CLASSES else target
+    return torch.where(compared == ignore_index, _IGNORED, numbers).unsqueeze(1)
 
 
 def _is_class(scores: Tensor, classes: Tensor) -> Tensor:

@@ -30,7 +30,7 @@ ANY_ORDER = {
     *(aten.var_mean.correction, aten.convolution.default, aten.convolution_backward.default, aten._to_copy.default),
     *(aten.clone.default, aten.copy.default, aten.view.default, aten.reshape.default, aten.permute.default),
     *(aten.expand.default, aten.squeeze.dims, aten.unsqueeze.default, aten.slice.Tensor, aten.select.int),
-    *(aten.new_empty_strided.default, aten.slice_scatter.default, *CONSTANTS),
+    *(aten.new_empty_strided.default, aten.slice_scatter.default, aten.alias.default, aten.detach.default, *CONSTANTS),
     *(reformer._max_pool2d.default, reformer._max_pool2d_grad.default),
     *(aten.avg_pool2d.default, aten.avg_pool2d_backward.default, aten.constant_pad_nd.default, aten.cat.default),
     *(aten._adaptive_avg_pool2d.default, aten._adaptive_avg_pool2d_backward.default),
@@ -40,7 +40,7 @@ ANY_ORDER = {
 # Matrix products, whose results have the same strides whatever those of their operands, and operators between them.
 OF_MATRICES = {
     *(aten.mm.default, aten.addmm.default, aten.bmm.default, aten._unsafe_view.default, aten.t.default),
-    *(aten.transpose.int, aten.detach.default, aten.squeeze.dim, aten.split_with_sizes.default),
+    *(aten.transpose.int, aten.squeeze.dim, aten.split_with_sizes.default),
 }
 _CONVOLUTIONS = {aten.convolution.default, aten.convolution_backward.default}
 _NEXT = 32  # element-wise operations that are looked at
