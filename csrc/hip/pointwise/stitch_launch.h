@@ -127,9 +127,11 @@ inline void choose_lanes(StitchConfig& config, const StitchNeeds& needs) {
   const int groups = ceil_div(config.args.width, config.count);
   // Elements per thread: fewer if elements need more registers, so that at least two blocks fit on a multiprocessor.
   const int most = std::clamp(std::min(64 / std::max(needs.bytes, 1), 48 / std::max(needs.numbers, 1)), 8, 32);
-  // Within a warp minimise idle threads, then elements per thread; beyond a warp, the number of threads.
+  // Within a warp minimise idle threads, then elements per thread; beyond a warp, the number of threads. At least 32
+  // elements, or 8 whose rows don't allow vectors, are adjacent, so that cache lines are read by few instructions.
   int least = INT32_MAX;
-  for (int lanes = 32; lanes && config.count * lanes >= std::min(32, config.args.width); lanes /= 2) {
+  const int adjacent = std::min(config.count == 1 ? 8 : 32, config.args.width);
+  for (int lanes = 32; lanes && config.count * lanes >= adjacent; lanes /= 2) {
     const int vectors = ceil_div(groups, lanes);
     if (vectors * config.count <= most && vectors * lanes < least)
       least = vectors * lanes, config.lanes = lanes, config.vectors = vectors;

@@ -3,7 +3,6 @@ their maps."""
 
 from __future__ import annotations
 
-import math
 import struct
 from collections.abc import Callable, Sequence
 
@@ -20,13 +19,12 @@ from ..ir.layout import Layout
 from . import constant_pad as rows_of_zeros
 from . import pointwise
 from .contiguous import in_order
+from .separable import axis_of_own_pass
 from .uncopied import uncopied
 
 aten = torch.ops.aten
 MOST_POSITIONS = 1 << 16  # of a map
-# Taps of a map, whose number a kernel's key holds (csrc/program/axis_maps.h), and taps of all maps together from which
-# on one pass for each axis reads less.
-MOST_TAPS_OF_AXIS, MOST_TAPS = 64, 16
+MOST_TAPS_OF_AXIS = 64  # whose number a kernel's key holds (csrc/program/axis_maps.h)
 DEVICES = {"cuda"}  # on CPUs PyTorch's own operators move elements faster
 Maps = dict[int, AxisMap]  # by dimension; dimensions left out have the identity
 
@@ -34,7 +32,7 @@ Maps = dict[int, AxisMap]  # by dimension; dimensions left out have the identity
 def indexed(graph: Graph, name: str, type: Typed, source: View, maps: Maps, fill: float = 0.0) -> View | None:
     """Add an operation that reads a view through maps, with a result of this type. None if no program can compute it.
 
-    More taps than a kernel reads well are read axis by axis, with fp32 in between."""
+    Axes are read one after another, with fp32 in between, if that costs less."""
     maps = {d: axis_map for d, axis_map in maps.items() if not axis_map.is_identity}
     if type.device.type not in DEVICES:
         return None
@@ -50,14 +48,14 @@ def indexed(graph: Graph, name: str, type: Typed, source: View, maps: Maps, fill
         if type.dtype == torch.float64 and not all(map(_is_exact, maps.values())):
             return None
     source, maps, fill = _after_source(source, maps, fill)
-    summed = [d for d, axis_map in maps.items() if axis_map.taps > 1]
-    if len(summed) > 1 and math.prod(maps[d].taps for d in summed) > MOST_TAPS:
-        first = max(summed, key=lambda d: maps[d].size / len(maps[d].rows))  # which leaves the fewest elements
-        sizes = list(source.layout.sizes)
-        sizes[first] = len(maps[first].rows)
-        wide = torch.float64 if type.dtype == torch.float64 else torch.float32
-        between = Typed(Layout(tuple(sizes), type.layout.strides).packed, wide, type.device)
-        source = _added(graph, name, between, source, {first: maps.pop(first)}, 0.0)
+    wide = torch.float64 if type.dtype == torch.float64 else torch.float32
+    sizes = source.value.dtype.itemsize, wide.itemsize, type.dtype.itemsize
+    first = axis_of_own_pass(source.layout.sizes, type.layout, maps, sizes)
+    if first is not None:
+        between = list(source.layout.sizes)
+        between[first] = len(maps[first].rows)
+        of_pass = Typed(Layout(tuple(between), type.layout.strides).packed, wide, type.device)
+        source = _added(graph, name, of_pass, source, {first: maps.pop(first)}, 0.0)
         return None if source is None else indexed(graph, name, type, source, maps, fill)
     return _added(graph, name, type, source, maps, fill)
 
