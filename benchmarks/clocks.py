@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from typing import NamedTuple
 
 import torch
 
@@ -28,25 +29,33 @@ def host_milliseconds(step: Callable[[], None], device: torch.device) -> float:
     return (time.perf_counter() - begin) * 1e3
 
 
-def _on_gpu(step: Callable[[], None], device: torch.device) -> list:
-    """Time ranges of the step's kernels, copies and fills, in order."""
+class Kernel(NamedTuple):
+    """A kernel, copy or fill of one step. ms: time during which it ran, and none that began before it: a kernel that
+    starts early (programmatic dependent launch) waits for its predecessor."""
+
+    name: str
+    ms: float
+
+
+def kernels(step: Callable[[], None], device: torch.device) -> list[Kernel]:
+    """The step's kernels, copies and fills, in order."""
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profile:
         step()
         torch.cuda.synchronize(device)
-    on_gpu = [each.time_range for each in profile.events() if each.device_type == torch.autograd.DeviceType.CUDA]
-    return sorted(on_gpu, key=lambda each: each.start)
+    on_gpu = [each for each in profile.events() if each.device_type == torch.autograd.DeviceType.CUDA]
+    found, until = [], 0.0
+    for each in sorted(on_gpu, key=lambda each: each.time_range.start):
+        start, end = each.time_range.start, each.time_range.end
+        found.append(Kernel(each.name, max(0.0, end - max(start, until)) / 1e3))
+        until = max(until, end)
+    return found
 
 
 def kernel_count(step: Callable[[], None], device: torch.device) -> float:
     """Number of kernels, copies and fills in one step."""
-    return float(len(_on_gpu(step, device)))
+    return float(len(kernels(step, device)))
 
 
 def kernel_milliseconds(step: Callable[[], None], device: torch.device) -> float:
-    """Time during one step in which at least one kernel ran. This is not the sum of the kernels' times: a kernel that
-    starts early (programmatic dependent launch) waits for its predecessor."""
-    busy, until = 0.0, 0.0
-    for each in _on_gpu(step, device):
-        busy += max(0.0, each.end - max(each.start, until))
-        until = max(until, each.end)
-    return busy / 1e3
+    """Time during one step in which at least one kernel ran."""
+    return sum(each.ms for each in kernels(step, device))

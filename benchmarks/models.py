@@ -1,7 +1,8 @@
 """Training tasks by name, all with random weights: torchvision's models (``resnet50``, for segmentation
 ``segmentation/fcn_resnet50``), timm's (``timm/swin_tiny_patch4_window7_224``), transformers of texts (``bert_base``,
 ``bert_large``, ``bert_two_layers``, ``gpt2``, ``transformer``, on movie reviews ``bert_base_imdb``, and those in
-_TRANSFORMERS), and further models that papers on fusion measure (``xml_cnn``, ``gcn``, ``dien``)."""
+_TRANSFORMERS), models of diffusion_models.py (``dit``, ``unet``), and further models that papers on fusion measure
+(``xml_cnn``, ``gcn``, ``dien``)."""
 
 from __future__ import annotations
 
@@ -14,6 +15,7 @@ from typing import NamedTuple
 import numpy
 import torch
 import torch.nn.functional as F
+from diffusion_models import DiffusionTransformer, UNet
 from torch import Tensor, nn
 
 if not torch.cuda.is_available() and not hasattr(torch.ops.torchvision, "nms"):
@@ -342,6 +344,22 @@ def dien(count: int, device: torch.device) -> Task:
     return with_loss(model, batch, F.binary_cross_entropy_with_logits)
 
 
+def diffusion(model: nn.Module, channels: int, count: int, size: int, device: torch.device) -> Task:
+    """Task of predicting the noise in square images."""
+    model = model.to(device, memory_format=torch.channels_last)
+
+    def batch() -> tuple[Tensor, Tensor, Tensor]:
+        image, noise = (torch.randn(count, channels, size, size, device=device) for _ in range(2))
+        last = torch.channels_last
+        times = torch.randint(1000, (count,), device=device)
+        return image.to(memory_format=last), noise.to(memory_format=last), times
+
+    def loss(model: nn.Module, images: Tensor, noise: Tensor, times: Tensor) -> Tensor:
+        return F.mse_loss(model(images + noise, times).float(), noise)
+
+    return Task(model, batch, loss)
+
+
 _BERTS = dict.fromkeys(("bert_base", "bert_base_imdb", "bert_large", "bert_two_layers"), bert)
 _OF_TEXTS = {**_BERTS, "gpt2": gpt2, "transformer": transformer, **dict.fromkeys(_TRANSFORMERS, of_transformers)}
 _OTHERS = {"xml_cnn": xml_cnn, "gcn": gcn, "dien": dien}
@@ -349,11 +367,17 @@ _OTHERS = {"xml_cnn": xml_cnn, "gcn": gcn, "dien": dien}
 
 def task(name: str, device: torch.device) -> Task:
     """Task for a model and its batch, as in ``resnet50:128``; ``inception_v3:32@299`` for images of another size than
-    224; ``bert_base:8x128`` for a batch of texts and their length. For ``gcn`` the number is that of edges per node."""
+    224; ``bert_base:8x128`` for a batch of texts and their length, ``unet:16x64`` for one of images and their size. For
+    ``gcn`` the number is that of edges per node."""
     model, _, batch = name.partition(":")
     if model in _OF_TEXTS:
         count, length = map(int, batch.split("x"))
         return _OF_TEXTS[model](model, count, length, device)
+    if model == "dit":
+        count, size = map(int, batch.split("x"))
+        return diffusion(DiffusionTransformer(size), DiffusionTransformer.CHANNELS, count, size, device)
+    if model == "unet":
+        return diffusion(UNet(), 3, *map(int, batch.split("x")), device)
     if model in _OTHERS:
         return _OTHERS[model](int(batch), device)
     count, _, size = batch.partition("@")

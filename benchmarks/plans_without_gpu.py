@@ -19,8 +19,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 import torch
+from model_list import POPULATION
 from models import Step, task
-from population import POPULATION
 from results import Row, write_csv
 
 from torch_reformer.compiler.analysis import fake_gpu

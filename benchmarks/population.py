@@ -1,101 +1,138 @@
-"""Models of as many families as possible, for all kinds of trials (names as in models.py): timm's, torchvision's for
-segmentation, and transformers'."""
+"""Compares training steps of models that a seed draws from many families (model_list.py): PyTorch, torch.compile and
+this backend, the compilers also in CUDA graphs. bf16 autocast, channels_last images, fused AdamW.
 
-TIMM = (
-    "timm/cspdarknet53:64",
-    "timm/levit_256:64",
-    "timm/skresnet50:64",
-    "timm/resnest50d:64",
-    "timm/beit_base_patch16_224:64",
-    "timm/eca_halonext26ts:64@256",
-    "timm/bat_resnext26ts:64@256",
-    "timm/cait_xxs24_224:32",
-    "timm/coat_lite_tiny:64",
-    "timm/convit_tiny:64",
-    "timm/convmixer_768_32:32",
-    "timm/convnext_atto_rms:64",
-    "timm/crossvit_9_240:64@240",
-    "timm/cspnext_tiny:64",
-    "timm/davit_tiny:64",
-    "timm/deit3_small_patch16_224:64",
-    "timm/densenetblur121d:64",
-    "timm/dla34:64",
-    "timm/dpn68:64",
-    "timm/edgenext_xx_small:64",
-    "timm/efficientformer_l1:64",
-    "timm/efficientformerv2_s0:64",
-    "timm/efficientnet_b0_gn:64",
-    "timm/efficientvim_m1:64",
-    "timm/efficientvit_b0:64",
-    "timm/efficientvit_m0:64",
-    "timm/eva02_small_patch14_224:32",
-    "timm/fasternet_t0:64",
-    "timm/fastvit_s12:64",
-    "timm/focalnet_tiny_lrf:32",
-    "timm/gcvit_xxtiny:32",
-    "timm/ghostnetv3_050:64",
-    "timm/hardcorenas_a:64",
-    "timm/hgnetv2_b0:64",
-    "timm/hiera_tiny_224:32",
-    "timm/hrnet_w18_small:32",
-    "timm/inception_next_atto:64",
-    "timm/inception_v4:32@299",
-    "timm/lowformer_b0:64",
-    "timm/mambaout_femto:64",
-    "timm/coatnet_0_rw_224:32",
-    "timm/maxvit_tiny_rw_224:32",
-    "timm/poolformer_s12:64",
-    "timm/convformer_s18:32",
-    "timm/gmlp_ti16_224:64",
-    "timm/mixer_b16_224:64",
-    "timm/lcnet_050:64",
-    "timm/mobilevit_xxs:64@256",
-    "timm/mobilevitv2_050:64@256",
-    "timm/mvitv2_tiny:32",
-    "timm/nest_tiny:32",
-    "timm/nextvit_small:32",
-    "timm/eca_nfnet_l0:32",
-    "timm/pit_ti_224:64",
-    "timm/pvt_v2_b0:64",
-    "timm/rdnet_tiny:32",
-    "timm/regnetx_002:64",
-    "timm/repghostnet_050:64",
-    "timm/repvit_m0_9:64",
-    "timm/res2net50_26w_4s:32",
-    "timm/ecaresnet26t:32",
-    "timm/resnetv2_50d_gn:32",
-    "timm/rexnet_100:64",
-    "timm/selecsls42:64",
-    "timm/shvit_s1:64",
-    "timm/starnet_s050:64",
-    "timm/swiftformer_xs:64",
-    "timm/swin_tiny_patch4_window7_224:32",
-    "timm/swinv2_tiny_window8_256:32@256",
-    "timm/tiny_vit_5m_224:32",
-    "timm/tnt_s_patch16_224:32",
-    "timm/tresnet_m:32",
-    "timm/twins_pcpvt_small:32",
-    "timm/vgg11_bn:32",
-    "timm/visformer_tiny:64",
-    "timm/vitamin_small_224:32",
-    "timm/volo_d1_224:32",
-    "timm/ese_vovnet19b_dw:64",
-    "timm/xception41:32",
-    "timm/xcit_nano_12_p16_224:64",
-    "timm/vit_relpos_small_patch16_224:32",
-)
-SEGMENTATION = (
-    "segmentation/fcn_resnet50:8@256",
-    "segmentation/deeplabv3_resnet50:8@256",
-    "segmentation/lraspp_mobilenet_v3_large:8@256",
-)
-TRANSFORMERS = (
-    "bert_base:8x128",
-    "gpt2:8x128",
-    "distilbert:8x128",
-    "electra:8x128",
-    "llama:8x128",
-    "modernbert:8x128",
-    "t5_small:8x128",
-)
-POPULATION = (*TIMM, *SEGMENTATION, *TRANSFORMERS)
+All models compile side by side, a process each, so times of first steps are those of busy machines. Then each model is
+timed alone, its sides in turns. A table says which kinds of kernels take how long by torch.compile and by this backend.
+
+    python benchmarks/population.py --count 24 --seed 1 --csv benchmarks/results/h200/population.csv
+    python benchmarks/population.py --models timm/swin_tiny_patch4_window7_224:64,unet:16x64
+"""
+
+from __future__ import annotations
+
+import argparse
+import functools
+import os
+import re
+import statistics
+import sys
+import time
+from collections import Counter
+from pathlib import Path
+from typing import NamedTuple
+
+import side_by_side
+import torch
+from clocks import kernels
+from model_list import drawn
+from results import Row, geomean, write_csv
+from side_by_side import Turn
+from train_models import Times, add_times, prepare
+
+from torch_reformer.tuning.workload import device_name, usable_device
+
+SIDES = ("torch", "compiled", "reformer", "compiled_graphed", "reformer_graphed")
+KINDS = {  # by what is in a kernel's name, the first that fits
+    "optimizer": "multi_tensor_apply",
+    "attention": "flash|fmha|attention|sdpa",
+    "convolutions": "conv|grad|fprop|implicit_gemm|windows|depthwise|winograd|cudnn|xmma_fprop|nchwTonhwc|nhwcTonchw",
+    "products": "nvjet|gemm|cutlass|splitK|cublas",
+    "fused": "triton_|stitch",
+    "copies": "transpose|Memcpy|Memset",
+    "PyTorch's": "at::|at_cuda",
+    "others": "",
+}
+
+
+class Measured(NamedTuple):
+    """Milliseconds by side and metric; peaks in MiB, losses of the first and the last step, and milliseconds of
+    kernels by kind, by side."""
+
+    times: Times
+    peaks: dict[str, float]
+    losses: dict[str, tuple[float, float]]
+    kinds: dict[str, dict[str, float]]
+
+
+def kind_of(kernel: str) -> str:
+    return next(kind for kind, names in KINDS.items() if re.search(names, kernel))
+
+
+def measure(name: str, turn: Turn, options: argparse.Namespace) -> Measured:
+    device = usable_device(options.device)
+    optimizer = functools.partial(torch.optim.AdamW, lr=1e-4, fused=True)
+    sides, times, peaks = prepare(name, options.sides.split(","), device, torch.bfloat16, optimizer=optimizer)
+    kinds: dict[str, dict[str, float]] = {}
+    with turn.taken():
+        add_times(times, sides, options.steps, device)
+        for side, training in sides.items() if device.type == "cuda" else ():
+            kinds[side] = Counter()
+            for kernel in kernels(training.step, device):
+                kinds[side][kind_of(kernel.name)] += kernel.ms
+    losses = {side: (each.losses[0].item(), each.losses[-1].item()) for side, each in sides.items()}
+    return Measured(times, peaks, losses, kinds)
+
+
+def rows_of(name: str, found: Measured, device: torch.device) -> list[Row]:
+    def row(side: str, metric: str, values: list[float]) -> Row:
+        return Row.of("population", name, side, metric, values, device_name(device))
+
+    rows = [row(side, metric, values) for side, of in found.times.items() for metric, values in of.items()]
+    rows += [row(side, "peak_mib", [mib]) for side, mib in found.peaks.items()]
+    rows += [row(side, "first_loss", [losses[0]]) for side, losses in found.losses.items()]
+    rows += [row(side, "last_loss", [losses[1]]) for side, losses in found.losses.items()]
+    return rows + [row(side, f"{kind}_ms", [ms]) for side, of in found.kinds.items() for kind, ms in of.items()]
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--models", help="with their batches (models.py), in place of drawn ones")
+    parser.add_argument("--count", type=int, default=24)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--steps", type=int, default=50)
+    parser.add_argument("--sides", default=",".join(SIDES))
+    parser.add_argument("--device", default="cuda")
+    parser.add_argument("--prepare", type=float, default=400, help="seconds after which timing begins in any case")
+    parser.add_argument("--csv", type=Path, help="write every measurement here, after each model")
+    options = parser.parse_args()
+    device = usable_device(options.device)
+    os.environ["TORCHINDUCTOR_COMPILE_THREADS"] = "2"  # of each process
+    names = options.models.split(",") if options.models else drawn(options.count, options.seed)
+    rows: list[Row] = []
+    over: dict[str, dict[str, float]] = {}
+    failed = 0
+    start = time.time()
+    sides = options.sides.split(",")
+    print(f"| model | ms a step: {' | '.join(sides)} | peak MiB | first s | losses |")
+    print("|---" * (len(sides) + 4) + "|")
+    for name, found in side_by_side.results(functools.partial(measure, options=options), names, options.prepare):
+        if isinstance(found, Exception):
+            failed += 1
+            print(f"| {name} | {found} |", flush=True)
+            continue
+        step = {side: statistics.median(of["step_ms"]) for side, of in found.times.items()}
+        cells = [f"{step[side]:.2f}" for side in sides]
+        cells.append(", ".join(f"{found.peaks[side]:.0f}" for side in sides))
+        cells.append(", ".join(f"{found.times[side]['first_ms'][0] / 1e3:.0f}" for side in sides))
+        cells.append(", ".join(f"{found.losses[side][1]:.4g}" for side in sides))
+        print(f"| {name} | {' | '.join(cells)} |", flush=True)
+        for kind in KINDS:
+            ms = [found.kinds.get(side, {}).get(kind, 0.0) for side in ("compiled", "reformer")]
+            if max(ms) > 0.02 * step[sides[0]]:
+                print(f"|   {kind}, ms of kernels: compiled, reformer | {ms[0]:.2f} | {ms[1]:.2f} |", flush=True)
+        pairs = {"torch": "reformer", "compiled": "reformer", "compiled_graphed": "reformer_graphed"}
+        for peer, ours in pairs.items():
+            if peer in step and ours in step:
+                over.setdefault(peer, {})[name] = step[peer] / step[ours]
+        rows += rows_of(name, found, device)
+        if options.csv:
+            write_csv(options.csv, rows)
+    for peer, ratios in over.items():
+        worst = min(ratios, key=ratios.__getitem__)
+        print(f"over {peer}: {geomean(ratios.values()):.3f} of {len(ratios)}, least {ratios[worst]:.2f} ({worst})")
+    print(f"{failed} failures of {len(names)}; {time.time() - start:.0f} s")
+    return int(bool(failed))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

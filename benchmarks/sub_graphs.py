@@ -12,20 +12,19 @@ its type, or if two runs of this backend differ in a bit. Each case has a proces
 from __future__ import annotations
 
 import argparse
-import contextlib
 import functools
 import os
-import queue
 import statistics
 import sys
-import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import NamedTuple
 
+import side_by_side
 import torch
-import torch.multiprocessing as multiprocessing
 from results import Row, geomean, write_csv
+from side_by_side import Turn
 from sub_graph_cases import Case, Inputs, cases
 from torch import Tensor
 
@@ -79,8 +78,16 @@ def is_right(case: Case, functions: dict[str, Callable], grads: list[Tensor]) ->
     return "" if all(map(torch.equal, once, again)) else "two runs differ"
 
 
-def measure(name: str, options: argparse.Namespace, turn: dict, found: queue.Queue) -> None:
-    """Compile a case, wait until the other processes have theirs, and time it when no other process does."""
+class Measured(NamedTuple):
+    """How the values are wrong, if they are; times in us by side; bytes that must be moved."""
+
+    problem: str
+    times: dict[str, list[float]]
+    least: int
+
+
+def measure(name: str, turn: Turn, options: argparse.Namespace) -> Measured:
+    """Compile a case, compare its values, and time it on a GPU."""
     device = usable_device(options.device)
     torch.manual_seed(0)
     case = cases(Inputs(device, options.smaller))[name]()
@@ -88,24 +95,15 @@ def measure(name: str, options: argparse.Namespace, turn: dict, found: queue.Que
     with torch.no_grad():  # a graph of autograd's would tie the inputs to another stream than the captured one
         results = case.function(*case.inputs)
     grads = [torch.randn_like(each) for each in (results if isinstance(results, tuple) else (results,))]
-    try:
-        problem = is_right(case, functions, grads)
-        if device.type == "cuda":
-            step(case, functions["compiled"], grads)
-    except Exception as failure:  # the other cases go on
-        problem = f"{type(failure).__name__}: {' '.join(str(failure).split())[:300]}"
-    torch.cuda.empty_cache()
-    with contextlib.suppress(threading.BrokenBarrierError):  # a process may have died
-        turn["ready"].wait(MOST_SECONDS)
+    problem = is_right(case, functions, grads)
     calls = {side: functools.partial(step, case, function, grads) for side, function in functions.items()}
     times: dict[str, list[float]] = {}
     if device.type == "cuda":
-        with turn["lock"]:
-            try:
-                times = timing.interleaved(calls, seconds=options.seconds, most=200, device=device)
-            except Exception as failure:
-                problem += f"{type(failure).__name__}: {' '.join(str(failure).split())[:300]}"
-    found.put((name, problem, times, case.least_bytes))
+        calls["compiled"]()
+        torch.cuda.empty_cache()
+        with turn.taken():
+            times = timing.interleaved(calls, seconds=options.seconds, most=200, device=device)
+    return Measured(problem, times, case.least_bytes)
 
 
 def copy_bytes_a_second(device: torch.device) -> float:
@@ -129,22 +127,8 @@ def main() -> int:
         name for name in cases(Inputs(device)) if not options.only or any(t in name for t in options.only.split(","))
     ]
     start = time.time()
-    os.environ["TORCHINDUCTOR_COMPILE_THREADS"] = "1"
-    context = multiprocessing.get_context("spawn")
-    turn = {"lock": context.Lock(), "ready": context.Barrier(len(names))}
-    found = context.Queue()
-    processes = [context.Process(target=measure, args=(name, options, turn, found)) for name in names]
-    for process in processes:
-        process.start()
-    by_name = {name: ("no answer", {}, 0) for name in names}
-    left = len(names)
-    while left and (any(process.is_alive() for process in processes) or not found.empty()):
-        with contextlib.suppress(queue.Empty):
-            name, *rest = found.get(timeout=1)
-            by_name[name] = rest
-            left -= 1
-    for process in processes:
-        process.join()
+    os.environ["TORCHINDUCTOR_COMPILE_THREADS"] = "1"  # of each process
+    by_name = dict(side_by_side.results(functools.partial(measure, options=options), names, MOST_SECONDS))
     bandwidth = copy_bytes_a_second(device) if device.type == "cuda" else float("nan")
     rows: list[Row] = []
     ratios, shares_of_copy, failed = [], [], {}
@@ -152,7 +136,11 @@ def main() -> int:
     print("| case | us: torch | compiled | reformer | over compiled | least us | share of the copy's bandwidth |")
     print("|---|---|---|---|---|---|---|")
     for name in names:
-        problem, times, least = by_name[name]
+        found = by_name[name]
+        if isinstance(found, Exception):
+            failed[name] = str(found)
+            continue
+        problem, times, least = found
         if problem:
             failed[name] = problem
         if not times:

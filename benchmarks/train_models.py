@@ -22,7 +22,7 @@ import functools
 import os
 import statistics
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 import torch
@@ -41,6 +41,11 @@ STEPS_A_ROUND = 10
 PROFILED = 3  # profiled steps of each side
 
 
+Optimizer = Callable[[Iterable[torch.Tensor]], torch.optim.Optimizer]
+SGD = functools.partial(torch.optim.SGD, lr=0.01, momentum=0.9)
+Times = dict[str, dict[str, list[float]]]  # milliseconds by side and metric
+
+
 class Training:
     """Training by one side: a model and its optimizer. around: the context of every step."""
 
@@ -51,11 +56,12 @@ class Training:
         batches: Sequence[tuple[torch.Tensor, ...]],
         device: torch.device,
         dtype: torch.dtype,
-        around: Callable[[], contextlib.AbstractContextManager],
+        around: Callable[[], contextlib.AbstractContextManager] = contextlib.nullcontext,
+        optimizer: Optimizer = SGD,
     ):
         self.model, self.loss, self.batches, self.device = model, task.loss, batches, device
         self.dtype, self.around = dtype, around
-        self.optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)
+        self.optimizer = optimizer(model.parameters())
         self.losses: list[torch.Tensor] = []
 
     def step(self) -> None:
@@ -130,8 +136,15 @@ def distributed(model: torch.nn.Module, device: torch.device, sharded: bool) -> 
     return torch.nn.parallel.DistributedDataParallel(model, device_ids=[device])
 
 
-def measure(name: str, steps: int, names: list[str], device: torch.device, dtype: torch.dtype, sharded: bool = False):
-    """For each side: milliseconds by metric, losses, and the peak memory of the first steps."""
+def prepare(
+    name: str,
+    names: Iterable[str],
+    device: torch.device,
+    dtype: torch.dtype,
+    sharded: bool = False,
+    optimizer: Optimizer = SGD,
+) -> tuple[dict[str, Training], Times, dict[str, float]]:
+    """A model's training by each side, after some steps; the times of the first steps, and the peak memory in MiB."""
     torch.manual_seed(0)
     what = task(name, device)
     what.model.train()
@@ -146,10 +159,11 @@ def measure(name: str, steps: int, names: list[str], device: torch.device, dtype
             device,
             dtype,
             torch_reformer.enable if side == "enabled" else contextlib.nullcontext,
+            optimizer,
         )
         for side in names
     }
-    times: dict[str, dict[str, list[float]]] = {}
+    times: Times = {}
     peaks = {}
     for side, training in sides.items():
         if device.type == "cuda":
@@ -158,12 +172,17 @@ def measure(name: str, steps: int, names: list[str], device: torch.device, dtype
         times[side] = {"first_ms": [milliseconds(training.step, device, steps=1)]}
         milliseconds(training.step, device, steps=STEPS_A_ROUND)  # warm-up: memory, CUDA graphs
         peaks[side] = (peak_bytes(device) - before) / 2**20
+    return sides, times, peaks
+
+
+def add_times(times: Times, sides: dict[str, Training], steps: int, device: torch.device) -> None:
+    """Add times of so many steps, by the sides in turns."""
 
     def round_of(metric: str, time_of: Callable[[Callable[[], None], torch.device], float]) -> None:
         for side, training in sides.items():
             times[side].setdefault(metric, []).append(time_of(training.step, device))
 
-    while len(sides[names[0]].losses) < steps:
+    for _ in range(max(1, round(steps / STEPS_A_ROUND))):
         round_of("step_ms", functools.partial(milliseconds, steps=STEPS_A_ROUND))
         if device.type == "cuda":
             round_of("host_ms", host_milliseconds)
@@ -171,6 +190,12 @@ def measure(name: str, steps: int, names: list[str], device: torch.device, dtype
         for _ in range(PROFILED):  # last, because a process that has profiled once launches kernels more slowly
             round_of("kernels_ms", kernel_milliseconds)
             round_of("kernels", kernel_count)
+
+
+def measure(name: str, steps: int, names: list[str], device: torch.device, dtype: torch.dtype, sharded: bool = False):
+    """For each side: milliseconds by metric, losses, and the peak memory of the first steps."""
+    sides, times, peaks = prepare(name, names, device, dtype, sharded)
+    add_times(times, sides, steps - STEPS_A_ROUND - 1, device)
     return times, {side: torch.stack(training.losses).tolist() for side, training in sides.items()}, peaks
 
 
