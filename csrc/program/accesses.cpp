@@ -80,9 +80,11 @@ Accesses::Accesses(const ProgramCall& call) : elements(most(call)), acc(elements
     if (placement.column_digits > 1)  // a thread's elements must not cross into the next digit
       while (placement.of_column[0].count % elements) elements /= 2;
   });
+  bool has_vectors = false;
   for (size_t i = 0; i < call.program.outputs.size(); ++i) {
     const ProgramOutput& output = call.program.outputs[i];
     if (const int32_t place = call.place_of_output(i); output.is_by_element() && !is_transposed(place)) {
+      has_vectors = true;
       const int64_t size = element_size(call.stored_type(output));
       elements = aligned(elements, places_of(call, place < 0 ? nullptr : call.outputs[i], place, size), size);
     }
@@ -97,6 +99,14 @@ Accesses::Accesses(const ProgramCall& call) : elements(most(call)), acc(elements
   for (size_t i = 0; i < std::min(call.inputs.size(), kMostInputs); ++i)
     inputs[i] =
         is_transposed(call.inputs[i].place) ? elements : read(places_of(call, i), element_size(call.inputs[i].type));
+  const auto is_wide = [&](size_t i) {
+    const ProgramOp kind = call.program.inputs[i].kind;
+    return inputs[i] > 1 && (kind == ProgramOp::full || kind == ProgramOp::mapped || kind == ProgramOp::table);
+  };
+  has_vectors |= call.program.has_acc() && acc > 1;
+  for (size_t i = 0; i < std::min(call.inputs.size(), kMostInputs); ++i) has_vectors |= is_wide(i);
+  // Rows of which everything is read one by one need not end within a thread's elements.
+  if (call.program.needs_rows && !has_vectors) elements = acc = 1;
 }
 
 int channels_per_access(const ProgramCall& call) {

@@ -127,13 +127,14 @@ inline void choose_lanes(StitchConfig& config, const StitchNeeds& needs) {
   const int groups = ceil_div(config.args.width, config.count);
   // Elements per thread: fewer if elements need more registers, so that at least two blocks fit on a multiprocessor.
   const int most = std::clamp(std::min(64 / std::max(needs.bytes, 1), 48 / std::max(needs.numbers, 1)), 8, 32);
-  // Within a warp minimise idle threads, then elements per thread; beyond a warp, the number of threads. At least 32
-  // elements, or 8 whose rows don't allow vectors, are adjacent, so that cache lines are read by few instructions.
+  // Within a warp minimise idle threads, then elements per thread; beyond a warp, the number of threads. Threads that
+  // read 32 adjacent elements at once, or all their elements by few instructions, read few cache lines more than once.
+  constexpr int kFew = 4, kLeastLanes = 8;
   int least = INT32_MAX;
-  const int adjacent = std::min(config.count == 1 ? 8 : 32, config.args.width);
-  for (int lanes = 32; lanes && config.count * lanes >= adjacent; lanes /= 2) {
-    const int vectors = ceil_div(groups, lanes);
-    if (vectors * config.count <= most && vectors * lanes < least)
+  for (int lanes = 32; lanes; lanes /= 2) {
+    const int vectors = ceil_div(groups, lanes), along = config.count * lanes;
+    const bool reads_lines = along >= std::min(32, config.args.width) || (vectors <= kFew && lanes >= kLeastLanes);
+    if (reads_lines && vectors * config.count <= most && vectors * lanes < least)
       least = vectors * lanes, config.lanes = lanes, config.vectors = vectors;
   }
   for (int lanes = 64; !config.lanes && lanes <= kStitchMostLanes; lanes *= 2)
