@@ -11,6 +11,7 @@ namespace reformer {
 namespace {
 
 constexpr int kAcross = 32;                          // columns of a block, at most
+constexpr int kMostRows = 256;  // compiler/decompositions/scatter_reduce.py knows both
 constexpr int64_t kMostElements = int64_t{1} << 15;  // of a table: larger ones have enough work for a block a row
 constexpr int kUsualEntries = 8;                     // of a thread, at least
 
@@ -41,7 +42,7 @@ Planned<FewRowsConfig> configure_few_rows(DType type, bool wide_ids, int64_t cou
   if (type == DType::fp64) return "it computes in fp32";
   if (const char* why = gpu::unavailable(arch)) return why;
   const int warp = warp_size(arch);
-  if (rows > kFewRowsSharedBytes / 4 / warp || rows * columns > kMostElements) return "the table is too large";
+  if (rows > kMostRows || rows * columns > kMostElements) return "the table is too large";
   if (count > std::numeric_limits<int32_t>::max() / 2) return "there are too many ids";
 
   FewRowsConfig config;
@@ -51,7 +52,7 @@ Planned<FewRowsConfig> configure_few_rows(DType type, bool wide_ids, int64_t cou
   a.entries_adjacent = entry_stride == 1 && column_stride != 1;
   const int tiles = ceil_div(columns, kAcross);
   a.across = ceil_div(columns, tiles);
-  a.threads = std::min<int>(kFewRowsThreads, kFewRowsSharedBytes / 4 / a.rows / warp * warp);
+  a.threads = std::clamp<int>(kFewRowsSharedBytes / 4 / a.rows / warp * warp, warp, kFewRowsThreads);
   a.side = a.threads / a.across;
   // Fewer threads in a block leave room for more blocks; their tables should not be many times the entries.
   const int64_t wanted = int64_t{usual_units(arch)} * (a.threads > kFewRowsThreads / 2 ? 2 : 4);

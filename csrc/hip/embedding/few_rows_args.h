@@ -4,7 +4,7 @@
 namespace reformer {
 
 constexpr int kFewRowsThreads = 256;           // at most
-constexpr int kFewRowsSharedBytes = 48 << 10;  // at most
+constexpr int kFewRowsSharedBytes = 48 << 10;  // at most, unless one warp needs more
 
 // The gradient of a table. A block goes through `entries_each` entries (along x) for `across` columns (along y).
 struct FewRowsArgs {
