@@ -1,4 +1,4 @@
-"""Gradients of tables with few rows, emulated with the launches of an H100 (or an MI300X, whose warps have 64 threads)."""
+"""Gradients of tables with few rows, emulated, as they are launched on an H100, or on an MI300X for warps of 64."""
 
 import ctypes
 

@@ -47,7 +47,9 @@ struct FewRows {
       }
       UNROLL
       for (int i = 0; i < kUnroll; ++i) {
-        const bool is_row = some_ids[i] >= 0 && some_ids[i] < p.rows && some_ids[i] != p.padding;
+        // Negative ones become large.
+        const bool is_row =
+            static_cast<unsigned long long>(some_ids[i]) < static_cast<unsigned>(p.rows) && some_ids[i] != p.padding;
         if (is_row && first + i * p.side < end) sums[int(some_ids[i]) * p.threads + own] += to_float(some[i]);
       }
     }
