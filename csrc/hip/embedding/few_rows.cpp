@@ -11,7 +11,8 @@ namespace reformer {
 namespace {
 
 constexpr int kAcross = 32;                          // columns of a block, at most
-constexpr int kMostRows = 256;  // compiler/decompositions/scatter_reduce.py knows both
+constexpr int kMostRows = 1 << 10;                   // with this and kMostElements goes scatter_reduce.py
+constexpr int kFewRows = 256, kManyIds = 1 << 14;    // more rows with fewer ids are better divided among blocks
 constexpr int64_t kMostElements = int64_t{1} << 15;  // of a table: larger ones have enough work for a block a row
 constexpr int kUsualEntries = 8;                     // of a thread, at least
 
@@ -41,8 +42,8 @@ Planned<FewRowsConfig> configure_few_rows(DType type, bool wide_ids, int64_t cou
                                           int64_t entry_stride, int64_t column_stride, const std::string& arch) {
   if (type == DType::fp64) return "it computes in fp32";
   if (const char* why = gpu::unavailable(arch)) return why;
-  const int warp = warp_size(arch);
-  if (rows > kMostRows || rows * columns > kMostElements) return "the table is too large";
+  if (rows > (count < kManyIds ? kFewRows : kMostRows) || rows * columns > kMostElements)
+    return "the table is too large";
   if (count > std::numeric_limits<int32_t>::max() / 2) return "there are too many ids";
 
   FewRowsConfig config;
@@ -50,19 +51,20 @@ Planned<FewRowsConfig> configure_few_rows(DType type, bool wide_ids, int64_t cou
   a.count = int(count), a.rows = int(rows), a.columns = int(columns);
   a.entry_stride = entry_stride, a.column_stride = column_stride;
   a.entries_adjacent = entry_stride == 1 && column_stride != 1;
-  const int tiles = ceil_div(columns, kAcross);
+  const int room = std::min(kFewRowsThreads, kFewRowsFloats / a.rows);  // threads that can have a column of their own
+  a.pitch = room < 32 ? room : room / 32 * 32;
+  const int tiles = ceil_div(columns, std::min(kAcross, a.pitch));
   a.across = ceil_div(columns, tiles);
-  a.threads = std::clamp<int>(kFewRowsSharedBytes / 4 / a.rows / warp * warp, warp, kFewRowsThreads);
-  a.side = a.threads / a.across;
-  // Fewer threads in a block leave room for more blocks; their tables should not be many times the entries.
-  const int64_t wanted = int64_t{usual_units(arch)} * (a.threads > kFewRowsThreads / 2 ? 2 : 4);
-  const int64_t least = std::max(a.rows / 2, a.side * kUsualEntries);  // entries of a block
+  a.side = a.pitch / a.across;
+  // Fewer threads that read leave room for more blocks; their tables should not be many times the entries.
+  const int64_t wanted = int64_t{usual_units(arch)} * (a.pitch > kFewRowsThreads / 2 ? 2 : 4);
+  const int64_t least = std::max(a.rows / 4, a.side * kUsualEntries);  // entries of a block
   const int64_t blocks = std::clamp<int64_t>(wanted / tiles, 1, std::max<int64_t>(1, count / least));
   a.entries_each = std::max(1, ceil_div(count, blocks));
   config.launch.blocks_x = uint32_t(std::max(1, ceil_div(count, a.entries_each)));
   config.launch.blocks_y = uint32_t(tiles);
-  config.launch.threads = uint32_t(a.threads);
-  config.launch.shared_bytes = uint32_t(a.rows * a.threads * 4);
+  config.launch.threads = kFewRowsThreads;
+  config.launch.shared_bytes = uint32_t((a.rows * a.pitch * 4 + 15) / 16 * 16);
   config.launch.pdl = true;
   config.kernel = kernel_of(kernel_type(type), wide_ids ? "int64" : "int32");
   if (config.launch.blocks_x == 1) return config;

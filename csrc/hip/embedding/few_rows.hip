@@ -17,7 +17,8 @@ struct FewRows {
   static constexpr int kUnroll = 8;  // entries of a thread whose loads are in flight at once
 
   const FewRowsArgs& p;
-  float* const sums;  // [rows][threads]: without bank conflicts, whatever rows the threads add to
+  float* const
+      sums;  // [rows][pitch]: without bank conflicts, whatever rows the threads add to, if there are warps of them
   const int first_column = block_y() * p.across;
   const int columns = p.columns - first_column < p.across ? p.columns - first_column : p.across;
 
@@ -30,7 +31,6 @@ struct FewRows {
     const int own = thread_id();
     const int entry = p.entries_adjacent ? own % p.side : own / p.across;
     const int column = p.entries_adjacent ? own / p.side : own % p.across;
-    for (int row = 0; row < p.rows; ++row) sums[row * p.threads + own] = 0.0f;
     if (entry >= p.side || column >= columns) return;
     const int begin = block_x() * p.entries_each;
     const int end = p.count - begin < p.entries_each ? p.count : begin + p.entries_each;
@@ -50,7 +50,7 @@ struct FewRows {
         // Negative ones become large.
         const bool is_row =
             static_cast<unsigned long long>(some_ids[i]) < static_cast<unsigned>(p.rows) && some_ids[i] != p.padding;
-        if (is_row && first + i * p.side < end) sums[int(some_ids[i]) * p.threads + own] += to_float(some[i]);
+        if (is_row && first + i * p.side < end) sums[int(some_ids[i]) * p.pitch + own] += to_float(some[i]);
       }
     }
   }
@@ -60,17 +60,19 @@ struct FewRows {
     float sum = 0.0f;
     int entry = row % p.side;
     for (int i = 0; i < p.side; ++i) {
-      sum += sums[row * p.threads + thread_of(entry, column)];
+      sum += sums[row * p.pitch + thread_of(entry, column)];
       entry = entry + 1 == p.side ? 0 : entry + 1;
     }
     return sum;
   }
 
   DEVICE void run() const {
+    for (int i = thread_id(); i < p.rows * p.pitch; i += kFewRowsThreads) sums[i] = 0.0f;
+    barrier();
     add_entries();
     barrier();
     T* const to = static_cast<T*>(p.to);
-    for (int cell = thread_id(); cell < p.rows * columns; cell += p.threads) {
+    for (int cell = thread_id(); cell < p.rows * columns; cell += kFewRowsThreads) {
       const int row = cell / columns, column = cell % columns;
       const float sum = sum_of(row, column);
       const int at = row * p.columns + first_column + column;

@@ -3,8 +3,8 @@
 
 namespace reformer {
 
-constexpr int kFewRowsThreads = 256;           // at most
-constexpr int kFewRowsSharedBytes = 48 << 10;  // at most, unless one warp needs more
+constexpr int kFewRowsThreads = 256;
+constexpr int kFewRowsFloats = 12 << 10;  // of a block's shared memory, at most
 
 // The gradient of a table. A block goes through `entries_each` entries (along x) for `across` columns (along y).
 struct FewRowsArgs {
@@ -17,7 +17,7 @@ struct FewRowsArgs {
   long long padding;  // entries with this id are left out; -1: none are
   int entries_each, across;
   int side;               // entries that a block reads side by side
-  int threads;            // of a block: at least across * side, whole warps
+  int pitch;              // of a row of shared memory: at least across * side
   bool entries_adjacent;  // adjacent threads read adjacent entries of a column, else adjacent columns
   bool adds;              // add to what the result has
 };

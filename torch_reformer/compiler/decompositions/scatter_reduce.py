@@ -18,7 +18,7 @@ aten, reformer = torch.ops.aten, torch.ops.reformer
 _FEWEST_SORTED = 1 << 14  # indices: adding the rows of fewer takes less time than sorting them
 _FEWEST_GATHERED = 1 << 11  # rows on GPUs: storing fewer takes no longer than the kernel that checks their indices
 # A table in many blocks' shared memory (csrc/hip/embedding/few_rows.cpp).
-_MOST_ROWS, _MOST_ELEMENTS = 256, 1 << 15
+_MOST_ROWS, _MOST_ELEMENTS = 1 << 10, 1 << 15
 _MOST_WRITTEN = 16  # elements of another table for each that is added: all are written
 _MOST = 1 << 30  # rows and indices
 
@@ -72,9 +72,14 @@ def _index_add(into: Tensor, dim: int, indices: Tensor, source: Tensor, alpha=1)
 
 
 def _index_put(into: Tensor, indices: list[Tensor | None], source: Tensor, accumulate: bool = False) -> Tensor:
-    if len(indices) != 1 or not accumulate:
+    if not accumulate:
         return NotImplemented
-    return _add_rows(into, indices[0], source, "index")
+    if len(indices) == 1:
+        return _add_rows(into, indices[0], source, "index")
+    if len(indices) == into.dim() == 2 and indices[0] is None:  # columns, as of LeViT's biases of attention
+        result = _add_rows(into.t(), indices[1], source.movedim(0, -1), "index")
+        return result if result is NotImplemented else result.t().contiguous()
+    return NotImplemented
 
 
 def _scatter_add(into: Tensor, dim: int, indices: Tensor, source: Tensor) -> Tensor:

@@ -13,6 +13,7 @@ from ..ir.fx_utils import REDUCTIONS, base_of, is_element_wise, is_view, size_of
 from ..ir.gather import OPERATORS
 
 aten = torch.ops.aten
+_GATHERS = {*OPERATORS, aten.index.Tensor}
 _COPIES = (aten.clone.default, aten._to_copy.default)
 _EXTREMES = (aten.amax.default, aten.amin.default, aten.max.default, aten.min.default)
 _MUCH = 8  # elements of a result for each element of its operands
@@ -46,14 +47,13 @@ def recompute_gathers(joint: GraphModule) -> None:
     rows that are read in another order by something far larger, such as a bias of attention: they would be gathered and
     transposed once more."""
     for node in joint.graph.nodes:
-        if node.target not in OPERATORS or "recompute" in node.meta or not size_of(node):
+        if node.target not in _GATHERS or "recompute" in node.meta or not size_of(node):
             continue
-        table, readers = node.args[0], [*_readers(node)]
-        if all(is_element_wise(reader) or reader.target in REDUCTIONS for _, reader in readers):
-            if all(_has_rows(operand, node) for operand, _ in readers):
-                if _is_input(table) or 0 < size_of(table) < size_of(node):
-                    node.meta["recompute"] = CheckpointPolicy.MUST_RECOMPUTE
-                continue
+        if node.target in OPERATORS and _is_read_by_programs(node):
+            table = node.args[0]
+            if _is_input(table) or 0 < size_of(table) < size_of(node):
+                node.meta["recompute"] = CheckpointPolicy.MUST_RECOMPUTE
+            continue
         stored = _last_copy(node)
         others = [max(map(size_of, (reader, *reader.all_input_nodes))) for _, reader in _readers(stored)]
         if _MUCH * size_of(node) <= min(others, default=0):
@@ -73,10 +73,15 @@ def _readers(node: Node) -> Iterator[tuple[Node, Node]]:
             yield node, user
 
 
-def _has_rows(view: Node, gather: Node) -> bool:
-    """True if elements of a gathered row are adjacent in this view of the gather."""
-    value, columns = view.meta["val"], gather.meta["val"].shape[-1]
-    return value.dim() > 0 and value.stride(-1) == 1 and value.shape[-1] % max(columns, 1) == 0
+def _is_read_by_programs(gather: Node) -> bool:
+    """True if only programs read the gather, and elements of a row are adjacent in the views of it that they read."""
+    columns = gather.meta["val"].shape[-1]
+    return all(
+        (is_element_wise(reader) or reader.target in REDUCTIONS)
+        and operand.meta["val"].stride()[-1:] == (1,)
+        and operand.meta["val"].shape[-1] % columns == 0
+        for operand, reader in _readers(gather)
+    )
 
 
 def _last_copy(node: Node) -> Node:
