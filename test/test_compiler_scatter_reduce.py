@@ -34,6 +34,8 @@ def test_what_is_summed_by_segments():
     assert not supports((9, 4), (MANY,), (MANY, 4), of_source=torch.bfloat16)
     assert not supports((9, 4), (MANY,), (MANY, 4), ids=torch.bool)
     assert not supports((9, 0), (MANY,), (MANY, 0))
+    on_gpu, indices = torch.empty(9, 4).as_subclass(On), torch.zeros(9, dtype=torch.int64)
+    assert not scatter_reduce.supports(on_gpu, indices, on_gpu)
     assert not supports((0, 4), (MANY,), (MANY, 4))
 
 

@@ -5,7 +5,7 @@ namespace reformer {
 
 constexpr int kAddTablesCells = 32, kAddTablesSlices = 8;  // of a block; it has a thread for each of both
 
-// to[i] = parts[0][i] + parts[1][i] + ..., or that much more.
+// to[i] = parts[0][i] + parts[1][i] + ...
 struct AddTablesArgs {
   const float* parts;  // [count][elements]
   void* to;            // [elements]

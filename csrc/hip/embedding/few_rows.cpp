@@ -50,6 +50,7 @@ Planned<FewRowsConfig> configure_few_rows(DType type, bool wide_ids, int64_t cou
   FewRowsArgs& a = config.args;
   a.count = int(count), a.rows = int(rows), a.columns = int(columns);
   a.entry_stride = entry_stride, a.column_stride = column_stride;
+  // For coalesced reads. If no dimension is adjacent, columns are more likely to be near each other.
   a.entries_adjacent = entry_stride == 1 && column_stride != 1;
   const int room = std::min(kFewRowsThreads, kFewRowsFloats / a.rows);  // threads that can have a column of their own
   a.pitch = room < 32 ? room : room / 32 * 32;

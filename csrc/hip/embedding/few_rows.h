@@ -11,8 +11,8 @@ namespace reformer {
 
 // parts_floats: size of FewRowsArgs::parts, 0 if one block along x suffices; then there is no second kernel.
 struct FewRowsConfig {
-  FewRowsArgs args{};  // except for the pointers and `padding`
-  AddTablesArgs add{};
+  FewRowsArgs args{};   // except for the pointers, `padding` and `adds`
+  AddTablesArgs add{};  // likewise
   gpu::Launch launch, add_launch;
   const gpu::Kernel *kernel = nullptr, *add_kernel = nullptr;
   int64_t parts_floats = 0;

@@ -17,8 +17,7 @@ struct FewRows {
   static constexpr int kUnroll = 8;  // entries of a thread whose loads are in flight at once
 
   const FewRowsArgs& p;
-  float* const
-      sums;  // [rows][pitch]: without bank conflicts, whatever rows the threads add to, if there are warps of them
+  float* const sums;  // [rows][pitch]: no bank conflicts, whatever rows a warp adds to
   const int first_column = block_y() * p.across;
   const int columns = p.columns - first_column < p.across ? p.columns - first_column : p.across;
 

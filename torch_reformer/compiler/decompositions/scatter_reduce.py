@@ -25,7 +25,7 @@ _MOST = 1 << 30  # rows and indices
 
 def supports(into: Tensor, indices: Tensor, source: Tensor) -> bool:
     return (
-        source.device.type == into.device.type
+        source.device == into.device == indices.device  # PyTorch also takes indices on the CPU for tensors on a GPU
         and source.device.type in ("cpu", "cuda")
         and source.dtype == into.dtype
         and (source.dtype in SUMMED_IN_FP32 or (source.dtype == torch.float64 and source.device.type == "cpu"))
