@@ -75,8 +75,8 @@ def _readers(node: Node) -> Iterator[tuple[Node, Node]]:
 
 def _is_read_by_programs(gather: Node) -> bool:
     """True if only programs read the gather, and elements of a row are adjacent in the views of it that they read."""
-    columns = gather.meta["val"].shape[-1]
-    return all(
+    columns = gather.meta["val"].shape[-1] if gather.meta["val"].dim() else 0
+    return columns > 0 and all(
         (is_element_wise(reader) or reader.target in REDUCTIONS)
         and operand.meta["val"].stride()[-1:] == (1,)
         and operand.meta["val"].shape[-1] % columns == 0
