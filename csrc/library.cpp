@@ -29,7 +29,9 @@ STABLE_TORCH_LIBRARY(reformer, m) {
   m.def(
       "conv2d_epilogue(Tensor input, Tensor weight, Tensor[] tensors, int[] program, SymInt[2] stride=1, "
       "SymInt[2] padding=0, SymInt[2] dilation=1, SymInt groups=1) -> Tensor[]");
-  m.def("_embedding_grad(Tensor grad, Tensor ids, SymInt rows, SymInt padding, bool by_frequency) -> Tensor");
+  m.def(
+      "_embedding_grad(Tensor grad, Tensor ids, SymInt rows, SymInt padding, bool by_frequency, "
+      "Tensor? base=None) -> Tensor");
   m.def("_row_numbers(Tensor index, SymInt rows, str of) -> Tensor");
   m.def("_sort_rows(Tensor numbers, SymInt rows) -> (Tensor, Tensor)");
   m.def("_segment_sum(Tensor source, Tensor order, Tensor begins, Tensor? base, Tensor? factors) -> Tensor");

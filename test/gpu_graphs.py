@@ -66,6 +66,18 @@ class Vocabulary(nn.Module):
         return nn.functional.cross_entropy(scores.flatten(0, 1), classes.flatten())
 
 
+class Positions(nn.Module):
+    """A bias of attention by relative positions (Swin) and by buckets of distances (T5)."""
+
+    def __init__(self):
+        super().__init__()
+        self.positions, self.buckets = nn.Parameter(torch.zeros(169, 12)), nn.Parameter(torch.zeros(32, 12))
+
+    def forward(self, x, position, bucket):
+        x = torch.softmax(x + self.positions[position].view(49, 49, -1).permute(2, 0, 1), -1)
+        return torch.softmax(x + self.buckets[bucket].permute(2, 0, 1), -1).square().mean()
+
+
 class Messages(nn.Module):
     """Two graph-network layers; each node gets a sum of its neighbors' features, weighted by edge."""
 
@@ -149,6 +161,8 @@ if __name__ == "__main__":
     models["before a product"] = BeforeAProduct(), [torch.randn(4, 32, 16, 16)]
     models["norm of rows"] = NormOfRows(), [torch.randint(0, 3000, (16, 512))]
     models["vocabulary"] = Vocabulary(), [torch.zeros(8, 128, dtype=torch.int64)] * 2
+    indices = torch.zeros(2401, dtype=torch.int64), torch.zeros(49, 49, dtype=torch.int64)
+    models["positions"] = Positions(), [torch.randn(64, 12, 49, 49), *indices]
     edges = [torch.zeros(1 << 14, dtype=torch.int64)] * 2
     models["messages"] = Messages(), [torch.randn(3000, 64), *edges, torch.zeros(1 << 14)]
     models["perceptron"] = Perceptron(), [torch.randn(8, 32, 64)]

@@ -79,3 +79,21 @@ def test_the_same_bits_on_a_gpu():
     ids[::3] = 5
     first, second = (torch.ops.reformer._embedding_grad(grad, ids, 30522, -1, False) for _ in range(2))
     assert torch.equal(first, second)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)
+@pytest.mark.parametrize("rows, columns, count", [(32, 8, 262144), (169, 12, 2401), (732, 12, 38809), (7, 768, 8192)])
+def test_few_rows_on_a_gpu(rows, columns, count, dtype):
+    """Gradients in both orders of memory, with and without a base: near the exact sums, and the same bits again."""
+    torch.manual_seed(0)
+    ids = torch.randint(0, rows, (count,), device="cuda")
+    ids[::3] = 5
+    grad, base = (torch.randn(size, columns, dtype=dtype, device="cuda") for size in (count, rows))
+    exact = torch.zeros(rows, columns, dtype=torch.float64, device="cuda").index_add(0, ids, grad.double())
+    for values in (grad, grad.t().contiguous().t()):
+        for start, of_all in ((None, exact), (base, exact + base)):
+            given = values, ids.int(), rows, -1, False, start
+            first, second = (torch.ops.reformer._embedding_grad(*given) for _ in range(2))
+            assert torch.equal(first, second)
+            assert (first - of_all).norm() <= 2 * torch.finfo(dtype).eps * of_all.norm()

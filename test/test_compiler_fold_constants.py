@@ -147,3 +147,30 @@ def test_names_of_constants_that_are_there_are_not_taken():
     last.replace_all_uses_with(total, delete_user_cb=lambda user: user is not total)
     fold_constants(module)
     assert torch.equal(module(x)[0], expected[0] + torch.arange(4))
+
+
+def test_indices_of_rows():
+    """Constant indices of a scatter-add are checked and sorted once, at compile time."""
+
+    def summed(x):
+        index = torch.arange(1 << 14) * 7 % 300
+        return torch.zeros(300, 4).index_add(0, index, x[index] * 2)
+
+    x, reports = torch.randn(300, 4, requires_grad=True), []
+    found = torch.compile(summed, backend=reformer, options={"report": reports.append})(x)
+    (found_grad,) = torch.autograd.grad(found.square().sum(), x)
+    expected = summed(x)
+    torch.testing.assert_close(found, expected)
+    torch.testing.assert_close(found_grad, *torch.autograd.grad(expected.square().sum(), x))
+    text = "".join(map(str, reports))
+    assert "_segment_sum" in text and "_sort_rows" not in text and "_row_numbers" not in text
+
+
+def test_wrong_indices_of_rows():
+    """The call raises PyTorch's error."""
+
+    def summed(x):
+        return torch.zeros(300, 4).index_add(0, torch.arange(1 << 14), x)
+
+    with pytest.raises(RuntimeError, match="index 300 is out of bounds for dimension 0 with size 300"):
+        torch.compile(summed, backend=reformer)(torch.randn(1 << 14, 4))

@@ -210,3 +210,15 @@ def test_on_a_gpu(columns, index):
     table = torch.randn(90, columns, device="cuda")
     on_gpu(norm_of, ids, table, precise=1e-3)
     on_gpu(lambda ids, table: F.embedding(ids, table).tanh(), ids, table, precise=1e-3)
+
+
+@needs_aten
+def test_rows_in_another_order_are_saved():
+    """A bias of attention is gathered once, not in the backward again."""
+
+    def biased(x, table, index):
+        return F.silu(x + F.embedding(index, table).permute(2, 0, 1).contiguous())
+
+    given = torch.randn(64, 3, 7, 7), torch.randn(13, 3), torch.randint(0, 13, (7, 7))
+    _, backward = check(biased, *given, looks_up=False)
+    assert kinds_of(backward).isdisjoint(LOOK_UPS)

@@ -101,6 +101,14 @@ def test_rows_of_tables_are_read_where_they_are():
     assert "aten::embedding" not in backward and backward["reformer::_embedding_grad"] == 1
 
 
+def test_tables_of_positions():
+    """Their gradients are added to no zeros and read in the order that a program sums them in; nothing is sorted."""
+    forward, backward = kinds()["positions"]
+    assert backward["reformer::_embedding_grad"] == 2
+    assert forward["reformer::_row_numbers"] == 2 and "reformer::_row_numbers" not in backward
+    assert not {"aten::index_put", "reformer::_sort_rows", "aten::index.Tensor"} & {*forward, *backward}
+
+
 def test_products_of_a_vocabulary():
     """They have some columns more, or zeros to add up, which no kernel of their own writes: who makes what is
     multiplied does. Gradients of weights are stored in the parameters' type."""

@@ -29,12 +29,28 @@ def test_what_is_summed_by_segments():
     assert supports((9, 4), (MANY,), (MANY, 4)) and supports((9, 4, 3), (MANY,), (MANY, 4, 3), dtype=torch.bfloat16)
     assert supports((9, 4), (MANY,), (MANY, 4), ids=torch.int32)
     assert supports((9, 4), (MANY,), (MANY, 4), on_gpu=False, dtype=torch.float64)
-    assert not supports((9, 4), (MANY - 1,), (MANY - 1, 4))
+    assert supports((9, 4), (3, 5), (3, 5, 4))
     assert not supports((9, 4), (MANY,), (MANY, 4), dtype=torch.float64)
     assert not supports((9, 4), (MANY,), (MANY, 4), of_source=torch.bfloat16)
     assert not supports((9, 4), (MANY,), (MANY, 4), ids=torch.bool)
     assert not supports((9, 0), (MANY,), (MANY, 0))
+    on_gpu, indices = torch.empty(9, 4).as_subclass(On), torch.zeros(9, dtype=torch.int64)
+    assert not scatter_reduce.supports(on_gpu, indices, on_gpu)
     assert not supports((0, 4), (MANY,), (MANY, 4))
+
+
+def is_scanned(into, numbers, device="cuda"):
+    into, source = torch.empty(into), torch.empty(numbers, *into[1:])
+    made = [each.as_subclass(On) if device == "cuda" else each for each in (into, torch.empty(numbers), source)]
+    return scatter_reduce._is_scanned(*made)
+
+
+def test_what_is_summed_without_sorting():
+    assert is_scanned((256, 128), 3) and is_scanned((256, 128), 1 << 20) and is_scanned((169, 3, 4), MANY)
+    assert is_scanned((1024, 32), MANY) and not is_scanned((1025, 2), MANY) and is_scanned((1025, 2), MANY - 1)
+    assert is_scanned((32, 1 << 11), 9) and not is_scanned((32, 1 << 11), MANY)
+    assert is_scanned((16000, 64), 1000) and not is_scanned((16001, 64), 1000)
+    assert not is_scanned((9, 4), 100, "cpu")
 
 
 @pytest.mark.parametrize("shape", [(9, 4), (9, 1), (9, 1, 3)], ids=str)
@@ -119,7 +135,7 @@ def test_on_a_gpu(function, dtype, columns):
 @needs_aten
 @pytest.mark.parametrize("function", SUMS)
 def test_gradients_and_their_gradients(function, monkeypatch):
-    monkeypatch.setattr(scatter_reduce, "_FEWEST", 1)
+    monkeypatch.setattr(scatter_reduce, "_FEWEST_SORTED", 1)
     x, base, weight = (torch.randn(*size, dtype=torch.float64, requires_grad=True) for size in ((9, 3), (9, 3), (20,)))
     source, target = edges(9, 20)
 
@@ -131,6 +147,105 @@ def test_gradients_and_their_gradients(function, monkeypatch):
         compiled = torch.compile(each, backend="reformer")
         with functorch_config.patch(donated_buffer=False):  # the check runs a backward again
             assert torch.autograd.gradcheck(compiled, (x, base, weight), fast_mode=True)
+
+
+def of_a_bias(table, base, index, values):
+    """Relative positions: the gradient of gathered rows in another order."""
+    return (table[index].permute(2, 0, 1) * values).sum((1, 2))
+
+
+def by_index_put(table, base, index, values):
+    return base.index_put((index,), values.permute(1, 2, 0), accumulate=True) * table.sum()
+
+
+def on_zeros(table, base, index, values):
+    return torch.zeros_like(base).index_put((index,), values.permute(1, 2, 0), accumulate=True) + table
+
+
+def of_columns(table, base, index, values):
+    """Biases of attention as in LeViT."""
+    return (table.t().contiguous()[:, index] * values).sum((1, 2))
+
+
+def of_numbers(table, base, index, values):
+    """Rows of one element, without a dimension for it."""
+    return base[:, 0].index_put((index,), values[0], accumulate=True) * table[:, 0]
+
+
+def of_wide_rows(table, base, index, values):
+    """Rows that are matrices, and rows that are added in all columns at once."""
+    rows = torch.stack([values, values]).permute(2, 3, 0, 1)
+    result = torch.stack([base, table], 1).index_put((index,), rows, accumulate=True)
+    return result.index_add(0, index[:, 0] % 7, values.sum(2).t()[:, None].expand(-1, 2, -1))
+
+
+ADDITIONS = [of_a_bias, by_index_put, on_zeros, of_columns, of_numbers, of_wide_rows]
+
+
+def check_additions(function, dtype, index_type, device):
+    """Check results and gradients, which are exact in fp32."""
+    torch.manual_seed(0)
+    torch._dynamo.reset()
+    index = torch.randint(-13, 13, (50, 60), device=device).to(index_type)
+    index[index == 5] = 3
+    given = [torch.randint(-2, 3, size, device=device).to(dtype) for size in ((13, 5), (13, 5), (5, 50, 60))]
+    found = []
+    for run, kind in ((torch.compile(function, backend="reformer"), dtype), (function, torch.float64)):
+        table, base, values = (each.to(kind).requires_grad_() for each in given)
+        result = run(table, base, index, values)
+        grad = torch.arange(result.numel(), device=device).remainder(3).view(result.shape).to(kind)
+        found.append([result, *torch.autograd.grad(result, (table, base, values), grad, allow_unused=True)])
+    for ours, exact in zip(*found, strict=True):
+        if exact is not None:
+            torch.testing.assert_close(ours.double(), exact, rtol=2 * torch.finfo(dtype).eps, atol=0)
+
+
+@needs_aten
+@pytest.mark.parametrize("index_type", [torch.int64, torch.int32], ids=str)
+@pytest.mark.parametrize("dtype", TYPES, ids=str)
+@pytest.mark.parametrize("function", ADDITIONS)
+def test_without_sorting(function, dtype, index_type, monkeypatch):
+    """As on GPUs; the operator is PyTorch's here."""
+    monkeypatch.setattr(scatter_reduce, "_is_scanned", lambda *_: True)
+    monkeypatch.setattr(scatter_reduce, "_FEWEST_SORTED", 1)  # gathers
+    check_additions(function, dtype, index_type, "cpu")
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("dtype", TYPES, ids=str)
+@pytest.mark.parametrize("function", ADDITIONS)
+def test_without_sorting_on_a_gpu(function, dtype):
+    check_additions(function, dtype, torch.int64, "cuda")
+
+
+@needs_aten
+def test_a_base_of_zeros_takes_no_memory(monkeypatch):
+    monkeypatch.setattr(scatter_reduce, "_is_scanned", lambda *_: True)
+    table, index, values = torch.randn(13, 5, requires_grad=True), torch.randint(13, (50, 60)), torch.randn(5, 50, 60)
+    _, backward = kinds(of_a_bias, table, None, index, values)
+    assert backward == ["stitch", "reformer::_embedding_grad"]
+
+
+@needs_aten
+@pytest.mark.parametrize("size", [(0,), (0, 3)], ids=str)
+def test_no_indices(size, monkeypatch):
+    monkeypatch.setattr(scatter_reduce, "_is_scanned", lambda *_: True)
+    torch._dynamo.reset()
+    base, index, rows = torch.randn(9, 4), torch.zeros(size, dtype=torch.int64), torch.randn(*size, 4)
+    compiled = torch.compile(lambda *x: x[0].index_put((x[1],), x[2], accumulate=True), backend="reformer")
+    assert torch.equal(compiled(base, index, rows), base)
+
+
+@needs_aten
+@pytest.mark.parametrize("wrong", [-14, 13])
+def test_indices_that_name_no_row(wrong, monkeypatch):
+    monkeypatch.setattr(scatter_reduce, "_is_scanned", lambda *_: True)
+    torch._dynamo.reset()
+    base, index, rows = torch.randn(13, 4), torch.zeros(6, 7, dtype=torch.int64), torch.randn(6, 7, 4)
+    index[3, 4] = wrong
+    compiled = torch.compile(lambda *x: x[0].index_put((x[1],), x[2], accumulate=True), backend="reformer")
+    with pytest.raises(IndexError, match=f"index {wrong} is out of bounds for dimension 0 with size 13"):
+        compiled(base, index, rows)
 
 
 def kinds(function, *given):

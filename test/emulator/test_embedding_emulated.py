@@ -20,21 +20,23 @@ class Arguments(ctypes.Structure):
         *((name, ctypes.c_void_p) for name in ("ids", "grad", "to")),
         *((name, ctypes.c_int32) for name in ("count", "rows", "columns")),
         ("padding", ctypes.c_int64),
-        ("by_frequency", ctypes.c_bool),
+        *((name, ctypes.c_bool) for name in ("by_frequency", "adds")),
         *((name, ctypes.c_int32) for name in ("rows_each", "columns_each")),
     ]
 
 
-def gradient(ids, grad, rows, *, padding=-1, by_frequency=False, rows_each=16, chunks_each=1, warp=32, seed=0):
+def gradient(
+    ids, grad, rows, *, padding=-1, by_frequency=False, base=None, rows_each=16, chunks_each=1, warp=32, seed=0
+):
     """Gradient by blocks of `rows_each` rows and `chunks_each` chunks of columns; a chunk is what a warp handles at
     once."""
     columns = grad.shape[1]
     name, count = TYPES[grad.dtype]
     count = 1 if columns % count else count
-    result = torch.full((rows, columns), torch.nan, dtype=grad.dtype)
+    result = torch.full((rows, columns), torch.nan, dtype=grad.dtype) if base is None else base.clone()
     pointers = [tensor.data_ptr() for tensor in (ids, grad, result)]
     columns_each = chunks_each * warp * count
-    numbers = len(ids), rows, columns, padding, by_frequency, rows_each, columns_each
+    numbers = len(ids), rows, columns, padding, by_frequency, base is not None, rows_each, columns_each
     emulator.launch(
         "csrc/hip/embedding/embedding.hip",
         f"embedding_grad_{name}_{IDS[ids.dtype]}_{count}",
@@ -82,3 +84,11 @@ def test_frequent_ids(warp):
 @pytest.mark.parametrize("count", [0, 1, 33])
 def test_few_ids(count):
     check(torch.randint(0, 50, (count,)), 16, 50)
+
+
+@pytest.mark.parametrize("warp", [32, *slow(64)])
+def test_base(warp):
+    ids, grad = torch.randint(0, 40, (300,)), torch.randint(-8, 9, (300, 24)).bfloat16()
+    base = torch.randint(-8, 9, (50, 24)).bfloat16()
+    expected = base.double().index_add(0, ids, grad.double())
+    assert torch.equal(gradient(ids, grad, 50, base=base, warp=warp), expected.bfloat16())

@@ -9,6 +9,7 @@ FAMILIES = [
     "test_tile_gemm",
     "test_depthwise_emulated",
     "test_depthwise_planes_emulated",
+    "test_few_rows_emulated",
     "test_implicit_gemm_emulated",
     "test_implicit_gemm_programs_emulated",
     "test_mapped_emulated",

@@ -185,7 +185,7 @@ def register(library: torch.library.Library) -> None:
         return None
 
     @torch.library.register_fake("reformer::_embedding_grad", lib=library)
-    def _(grad, ids, rows, padding, by_frequency):
+    def _(grad, ids, rows, padding, by_frequency, base=None):
         return grad.new_empty((rows, grad.shape[-1]))
 
     @torch.library.register_fake("reformer::_row_numbers", lib=library)

@@ -1,4 +1,4 @@
-// The gradient of an embedding table: row r is the sum of the gradients of all elements whose id is r, added up in
+// The gradient of an embedding table: row r is the sum of the gradients of all entries whose id is r, added up in
 // order. One pass: ids are not sorted, and rows without ids are zeroed on the way.
 #include "../device/grid_dependency.h"
 #include "../device/types.h"
@@ -124,7 +124,15 @@ struct EmbeddingGrad {
       UNROLL
       for (int j = 0; j < kCount; ++j) sum[j] /= float(times);
     }
-    store<T, kCount>(static_cast<T*>(p.to) + static_cast<long long>(row) * p.columns + column, narrow<T, kCount>(sum));
+    const long long at = static_cast<long long>(row) * p.columns + column;
+    T* const to = static_cast<T*>(p.to) + at;
+    if (p.adds) {
+      float values[kCount];
+      widen<T, kCount>(load<T, kCount>(to), values);
+      UNROLL
+      for (int j = 0; j < kCount; ++j) sum[j] += values[j];
+    }
+    store<T, kCount>(to, narrow<T, kCount>(sum));
   }
 
   // Distributes these rows over the warps.

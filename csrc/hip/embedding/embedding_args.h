@@ -14,6 +14,7 @@ struct EmbeddingGradArgs {
   int count, rows, columns;
   long long padding;  // this id has no gradient; -1: all have one
   bool by_frequency;  // divide a row's gradient by how often its id occurs
+  bool adds;          // add to what the result has
   int rows_each, columns_each;
 };
 

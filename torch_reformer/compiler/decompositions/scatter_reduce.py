@@ -1,8 +1,10 @@
-"""Scatter-adds of rows by index, as in the message passing of graph neural networks, by sums over segments. The
-indices are sorted, once for all scatter-adds that use them, and each row is summed in a fixed order. On GPUs PyTorch's
-kernels add by atomic operations, in an order that changes from run to run, and round after each addition.
+"""Scatter-adds of rows by index, as in the message passing of graph neural networks and in gradients of gathers. Each
+row is summed in a fixed order, in fp32. On GPUs PyTorch's kernels add by atomic operations, in an order that changes
+from run to run, and round after each addition, or sort the indices in each call.
 
-passes/read_messages.py lets the sums read gathered rows from their table."""
+Many indices of a large table are sorted, once for all scatter-adds that use them, for sums over segments, and
+passes/read_messages.py lets the sums read gathered rows from their table. On GPUs the kernel of gradients of embeddings
+does the others without sorting (csrc/hip/embedding): it goes through the indices in order."""
 
 from __future__ import annotations
 
@@ -13,48 +15,71 @@ from ...runtime.dtypes import SUMMED_IN_FP32
 
 aten, reformer = torch.ops.aten, torch.ops.reformer
 
-_FEWEST = 1 << 14  # indices: adding the rows of fewer takes less time than sorting them
+_FEWEST_SORTED = 1 << 14  # indices: adding the rows of fewer takes less time than sorting them
+_FEWEST_GATHERED = 1 << 11  # rows on GPUs: storing fewer takes no longer than the kernel that checks their indices
+# A table in many blocks' shared memory (csrc/hip/embedding/few_rows.cpp).
+_MOST_ROWS, _MOST_ELEMENTS = 1 << 10, 1 << 15
+_MOST_WRITTEN = 16  # elements of another table for each that is added: all are written
+_MOST = 1 << 30  # rows and indices
 
 
 def supports(into: Tensor, indices: Tensor, source: Tensor) -> bool:
     return (
-        source.device.type == into.device.type
+        source.device == into.device == indices.device  # PyTorch also takes indices on the CPU for tensors on a GPU
         and source.device.type in ("cpu", "cuda")
         and source.dtype == into.dtype
         and (source.dtype in SUMMED_IN_FP32 or (source.dtype == torch.float64 and source.device.type == "cpu"))
         and indices.dtype in (torch.int64, torch.int32)
-        and indices.dim() == 1
-        and indices.numel() >= _FEWEST
-        and source.dim() == into.dim() > 0
+        and into.dim() > 0
         and source.numel() > 0
         and into.numel() > 0
+        and indices.numel() < _MOST
+        and into.shape[0] < _MOST
     )
 
 
-def add_rows(into: Tensor, indices: Tensor, source: Tensor, of: str) -> Tensor:
+def _is_scanned(into: Tensor, indices: Tensor, source: Tensor) -> bool:
+    """True if rows are added by the kernel that goes through all indices."""
+    if into.device.type != "cuda":
+        return False
+    if into.shape[0] <= _MOST_ROWS and into.numel() <= _MOST_ELEMENTS:
+        return True
+    return indices.numel() < _FEWEST_SORTED and into.numel() <= _MOST_WRITTEN * source.numel()
+
+
+def _add_rows(into: Tensor, indices: Tensor, source: Tensor, of: str) -> Tensor:
     """`into` with row i of the source added to its row ``indices[i]``.
 
     Args:
         of: the PyTorch operator whose rules for indices hold, such as "index_add" (csrc/operators/segments.h).
     """
-    rows = into.shape[0]
-    order, begins = reformer._sort_rows(reformer._row_numbers(indices, rows, of), rows)
-    source = source.reshape(len(indices), -1)
-    return reformer._segment_sum(source, order, begins, into.reshape(rows, -1), None).view(into.shape)
+    if not supports(into, indices, source) or source.shape != (*indices.shape, *into.shape[1:]):
+        return NotImplemented
+    rows, is_scanned = into.shape[0], _is_scanned(into, indices, source)
+    if indices.numel() < _FEWEST_SORTED and not is_scanned:
+        return NotImplemented
+    numbers = reformer._row_numbers(indices.reshape(-1), rows, of)
+    source, base = source.reshape(len(numbers), -1), into.reshape(rows, -1)
+    if is_scanned:
+        return reformer._embedding_grad(source, numbers, rows, -1, False, base).view(into.shape)
+    return reformer._segment_sum(source, *reformer._sort_rows(numbers, rows), base, None).view(into.shape)
 
 
 def _index_add(into: Tensor, dim: int, indices: Tensor, source: Tensor, alpha=1) -> Tensor:
-    if not supports(into, indices, source) or dim % into.dim() or alpha != 1:
+    if into.dim() == 0 or dim % into.dim() or alpha != 1:
         return NotImplemented
-    return add_rows(into, indices, source, "index_add")
+    return _add_rows(into, indices, source, "index_add")
 
 
 def _index_put(into: Tensor, indices: list[Tensor | None], source: Tensor, accumulate: bool = False) -> Tensor:
-    if len(indices) != 1 or not accumulate or not supports(into, indices[0], source):
+    if not accumulate:
         return NotImplemented
-    if source.shape != (len(indices[0]), *into.shape[1:]):
-        return NotImplemented
-    return add_rows(into, indices[0], source, "index")
+    if len(indices) == 1:
+        return _add_rows(into, indices[0], source, "index")
+    if len(indices) == into.dim() == 2 and indices[0] is None:  # columns, as of LeViT's biases of attention
+        result = _add_rows(into.t(), indices[1], source.movedim(0, -1), "index")
+        return result if result is NotImplemented else result.t().contiguous()
+    return NotImplemented
 
 
 def _scatter_add(into: Tensor, dim: int, indices: Tensor, source: Tensor) -> Tensor:
@@ -65,17 +90,27 @@ def _scatter_add(into: Tensor, dim: int, indices: Tensor, source: Tensor) -> Ten
 
 def _index(tensor: Tensor, indices: list[Tensor | None]) -> Tensor:
     """Indexing of rows as index_select, whose rows kernels read from the table itself (fusion/fuse_gather.py)."""
-    if len(indices) != 1 or not supports(tensor, indices[0], tensor) or tensor.dim() != 2:
+    if len(indices) != 1 or not _are_gathered(tensor, indices[0]):
         return NotImplemented
-    return torch.index_select(tensor, 0, reformer._row_numbers(indices[0], len(tensor), "index"))
+    return _select_rows(tensor, indices[0].reshape(-1), "index").view(*indices[0].shape, tensor.shape[1])
 
 
 def _gather(tensor: Tensor, dim: int, indices: Tensor, sparse_grad: bool = False) -> Tensor:
     if indices.shape[1:] != tensor.shape[1:] or (rows := _of_rows(indices)) is None:
         return NotImplemented
-    if not supports(tensor, rows, tensor) or tensor.dim() != 2 or dim % 2:
+    if not _are_gathered(tensor, rows) or dim % 2:
         return NotImplemented
-    return torch.index_select(tensor, 0, reformer._row_numbers(rows, len(tensor), "index_add"))
+    return _select_rows(tensor, rows, "index_add")
+
+
+def _are_gathered(table: Tensor, indices: Tensor) -> bool:
+    """True if the rows of a table are worth a check of their indices, after which programs can read them."""
+    fewest = _FEWEST_GATHERED if table.device.type == "cuda" else _FEWEST_SORTED
+    return table.dim() == 2 and indices.numel() >= fewest and supports(table, indices, table)
+
+
+def _select_rows(table: Tensor, indices: Tensor, of: str) -> Tensor:
+    return torch.index_select(table, 0, reformer._row_numbers(indices, len(table), of))
 
 
 def _of_rows(indices: Tensor) -> Tensor | None:

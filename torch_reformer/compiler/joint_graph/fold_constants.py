@@ -7,6 +7,7 @@ and moves to the GPU need no copy in each call, and do not keep the graph out of
 from __future__ import annotations
 
 import itertools
+import operator
 from collections.abc import Iterator
 
 import torch
@@ -17,9 +18,10 @@ from torch.fx import GraphModule, Node
 from ..ir.fake_tensors import real_tensors
 from ..ir.fx_utils import CONSTANTS, base_of, bytes_of
 
-aten = torch.ops.aten
+aten, reformer = torch.ops.aten, torch.ops.reformer
 
 _MOST_BYTES, _MOST_BYTES_IN_ALL = 4 << 20, 64 << 20
+_OF_INDICES = {reformer._row_numbers.default, reformer._sort_rows.default}  # of a scatter-add (scatter_reduce.py)
 _UNINITIALISED = {
     *(aten.empty.memory_format, aten.empty_like.default, aten.empty_strided.default),
     *(aten.new_empty.default, aten.new_empty_strided.default),
@@ -48,8 +50,8 @@ def fold_constants(module: GraphModule) -> None:
 
 
 def _read_by_others(known: dict[Node, None]) -> list[Node]:
-    """The nodes among these that operators outside read, directly or through views."""
-    read = {base_of(node): None for node in known if any(user not in known for user in node.users)}
+    """The tensors among these nodes that operators outside read, directly or through views."""
+    read = {base_of(node): None for node in known if any(user not in known for user in node.users) and bytes_of(node)}
     returned = {base_of(node) for node in known if any(user.op == "output" for user in node.users)}
     return [node for node in read if node.op != "get_attr" and node not in returned and not _is_free(node)]
 
@@ -62,10 +64,16 @@ def _is_constant(module: GraphModule, node: Node) -> bool:
 
 
 def _is_pure(node: Node) -> bool:
-    """True for an operator of PyTorch's that gives the same tensor whenever its arguments are the same."""
-    if node.op != "call_function" or not isinstance(node.target, OpOverload):
+    """True for an operator that gives the same tensors whenever its arguments are the same."""
+    if node.op != "call_function":
         return False
-    if node.target.namespace != "aten" or node.target in _UNINITIALISED or node.target._schema.is_mutable:
+    if node.target in _OF_INDICES:
+        return True
+    if node.target is operator.getitem:
+        return 0 < bytes_of(node) <= _MOST_BYTES
+    if not isinstance(node.target, OpOverload) or node.target.namespace != "aten":
+        return False
+    if node.target in _UNINITIALISED or node.target._schema.is_mutable:
         return False
     if torch.Tag.nondeterministic_seeded in node.target.tags:
         return False
@@ -79,13 +87,19 @@ def _is_free(node: Node) -> bool:
 
 
 def _value(module: GraphModule, node: Node, values: dict[Node, Tensor]) -> Tensor | None:
-    """The node's value, computed on the CPU; None if it has another layout than PyTorch's trace says."""
+    """The node's value, computed on the CPU; None if it has another layout than PyTorch's trace says, or an index is
+    wrong, for which the call raises PyTorch's error."""
     for each in _needed(node, values):
         if each.op == "get_attr":
             values[each] = getattr(module, each.target).detach().cpu()
             continue
         args, kwargs = torch.fx.map_arg((each.args, each.kwargs), values.__getitem__)
-        values[each] = each.target(*args, **kwargs | ({"device": "cpu"} if "device" in kwargs else {}))
+        try:
+            values[each] = each.target(*args, **kwargs | ({"device": "cpu"} if "device" in kwargs else {}))
+        except (IndexError, RuntimeError):
+            if each.target not in _OF_INDICES:
+                raise
+            return None
     value, fake = values[node], node.meta["val"]
     is_same = value.dtype == fake.dtype and value.shape == fake.shape and value.stride() == fake.stride()
     return value if is_same else None

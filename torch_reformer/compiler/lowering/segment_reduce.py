@@ -1,4 +1,4 @@
-"""Rule of sums of rows by segments: a base of zeros is dropped."""
+"""Rules of sums of rows by index: a base of zeros is dropped."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from torch import Tensor
 from ..ir.fake_tensors import typed
 from ..ir.graph import Call, Graph, Map, View
 
-_sum = torch.ops.reformer._segment_sum.default
+_sum, _embedding_grad = torch.ops.reformer._segment_sum.default, torch.ops.reformer._embedding_grad.default
 
 
 def _segment_sum(
@@ -16,6 +16,22 @@ def _segment_sum(
 ) -> View:
     base = None if base is None or _is_zero(base) else base
     (result,) = graph.add(Call(_sum, (source, order, begins, base, factors), {}), [typed(value)])
+    return View(result, result.layout)
+
+
+def _add_rows(
+    graph: Graph,
+    value: Tensor,
+    grad: View,
+    ids: View,
+    rows: int,
+    padding: int,
+    by_frequency: bool,
+    base: View | None = None,
+) -> View:
+    bases = () if base is None or _is_zero(base) else (base,)
+    call = Call(_embedding_grad, (grad, ids, rows, padding, by_frequency, *bases), {})
+    (result,) = graph.add(call, [typed(value)])
     return View(result, result.layout)
 
 
@@ -27,4 +43,4 @@ def _is_zero(view: View) -> bool:
     return number.op == "constant" and number.attribute == 0
 
 
-RULES = {_sum: _segment_sum}
+RULES = {_sum: _segment_sum, _embedding_grad: _add_rows}

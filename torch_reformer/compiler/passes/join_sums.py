@@ -78,7 +78,7 @@ def _key(term: Operation) -> tuple | None:
         return _mm, *(view.layout.sizes for view in term.operands), *typed
     elif (
         term.operator is _embedding_grad
-        and not term.args[4]
+        and term.args[4:] == (False,)  # no base
         and all(view.layout.is_row_major for view in term.operands)
     ):
         return _embedding_grad, *term.args[2:4], *typed
