@@ -62,29 +62,40 @@ def indexed(graph: Graph, name: str, type: Typed, source: View, maps: Maps, fill
     return _added(graph, name, type, source, maps, fill)
 
 
+def placed(graph: Graph, name: str, type: Typed, source: View, maps: Maps, fill: float) -> View | None:
+    """Add an operation that reads a view through maps that only choose. None if no program reads it where it lies."""
+    return (
+        indexed(graph, name, type, source, maps, fill) if _is_read(type, *_after_source(source, maps, fill)) else None
+    )
+
+
+def _is_read(type: Typed, source: View, maps: Maps, fill: float) -> bool:
+    """True if there is a space in which a program reads the view through maps."""
+    layout = type.layout
+    index_map = index_map_of(layout, source.layout)
+    if maps:
+        index_map = access_of(layout, source.layout, _of_dims(layout, maps), fill)
+    return find_space(layout.numel, {index_map}, set()) is not None
+
+
+def _of_dims(layout: Layout, maps: Maps) -> tuple[AxisMap | None, ...]:
+    return tuple(maps.get(d) for d in range(len(layout.sizes)))
+
+
 def _added(graph: Graph, name: str, type: Typed, source: View, maps: Maps, fill: float) -> View | None:
     """Add the operation, if there is a space for it: of what the source copies, of the source, or of a copy in the
     result's order of memory."""
     layout = type.layout
 
-    def of_dims(maps: Maps) -> tuple[AxisMap | None, ...]:
-        return tuple(maps.get(d) for d in range(len(layout.sizes)))
-
-    def has_space(source: View, maps: Maps) -> bool:
-        index_map = index_map_of(layout, source.layout)
-        if maps:
-            index_map = access_of(layout, source.layout, of_dims(maps), fill)
-        return find_space(layout.numel, {index_map}, set()) is not None
-
-    if maps and (before := uncopied(source, maps)) is not None and has_space(*before):
+    if maps and (before := uncopied(source, maps)) is not None and _is_read(type, *before, fill):
         source, maps = before
-    elif not has_space(source, maps):
+    elif not _is_read(type, source, maps, fill):
         source = in_order(graph, source, Layout(source.layout.sizes, layout.strides).packed)
-        if not has_space(source, maps):
+        if not _is_read(type, source, maps, fill):
             return None
     operation = Map([source], "clone", lambda x: x)
     if maps:
-        operation = Indexed([source], name, lambda x: x, of_dims(maps), fill)
+        operation = Indexed([source], name, lambda x: x, _of_dims(layout, maps), fill)
     (result,) = graph.add(operation, [type])
     return View(result, layout)
 

@@ -12,12 +12,13 @@ from .pack_counters import pack_counters
 from .pack_keys import pack_keys
 from .pad_casts import pad_casts
 from .read_messages import read_messages
+from .read_parts import read_parts
 from .share_equal import share_equal
 from .stack_selected import stack_selected
 from .widen_products import widen_products
 
 PASSES = (
     *(drop_round_trips, drop_unused, share_equal, narrow_reductions, fold_biases, moments_of_parts),
-    *(join_products, join_sums, stack_selected, drop_unused),
+    *(join_products, join_sums, stack_selected, read_parts, drop_unused),
     *(read_messages, pack_counters, widen_products, pack_casts, pad_casts, pack_keys),
 )

@@ -1,0 +1,122 @@
+"""Concatenations that the compiler computes by programs, which read each part where it lies."""
+
+import math
+
+import pytest
+import torch
+import torch.nn.functional as F
+from against_eager import without_dynamo
+from marks import needs_aten, slow
+from test_compiler_index_maps import FORMATS, calls, check, on_cpus  # noqa: F401
+
+pytestmark = needs_aten
+
+
+def joined(x, *dims):
+    """Concatenations of unequal parts along these dimensions, one after the other."""
+    for d in dims:
+        x = torch.cat([x.narrow(d, 1, 1), x, x.narrow(d, 0, 2)], d)
+    return x
+
+
+CONCATENATIONS = {
+    "channels": lambda x: joined(x, 1),
+    "lines": lambda x: joined(x, 2) * 2,
+    "columns": lambda x: joined(x, 3),
+    "images": lambda x: joined(x, 0),
+    "of concatenations": lambda x: joined(x, 1, 2),
+    "stack": lambda x: torch.stack([x, x[:, [0]].expand_as(x), x * 2], 2).tanh(),
+    "stack of columns": lambda x: torch.stack([x, x.flip(1)], -1).flatten(-2),
+    "upsampled": lambda x: torch.cat([F.interpolate(x[:, :, :1, :1], size=x.shape[2:], mode="bilinear"), x], 1),
+    "upsampled, odd": lambda x: torch.cat([x, F.interpolate(x[:, :, 1:], size=x.shape[2:])], 1).exp(),
+    "with zeros": lambda x: torch.cat([torch.zeros_like(x), x, torch.ones_like(x)], 1),
+    "norm": lambda x: F.batch_norm(joined(x, 1), None, None, training=True),
+    "heads": lambda x: torch.stack([x, x * 2, x * 3]).permute(1, 3, 2, 0, 4).flatten(2),
+    "a slice of it": lambda x: joined(x, 1)[:, 1:3].exp(),
+    "as its own operand": lambda x: joined(x, 2)[:, :, : x.shape[2]] + x,
+}
+
+
+@pytest.mark.parametrize("layout", FORMATS)
+@pytest.mark.parametrize("size", [(2, 3, 8, 9), *slow((4, 16, 4, 8), (2, 5, 2, 2))], ids=str)
+@pytest.mark.parametrize("dtype", [torch.float32, *slow(torch.bfloat16, torch.float64)], ids=str)
+@pytest.mark.parametrize("name", CONCATENATIONS)
+def test_concatenations(name, dtype, size, layout):
+    x = torch.randn(size, generator=torch.Generator().manual_seed(0)).to(dtype)
+    check(CONCATENATIONS[name], x.contiguous(memory_format=FORMATS[layout]))
+
+
+@pytest.mark.parametrize("layout", FORMATS)
+@pytest.mark.parametrize("d", range(4))
+def test_concatenations_of_special_values(d, layout):
+    """Each element is a part's, bit by bit: NaN, infinity and -0.0 stay where they are."""
+    x = torch.randn(2, 3, 8, 9).contiguous(memory_format=FORMATS[layout])
+    x[0, 0, 0, 0], x[-1, -1, -1, -1], x[0, 0, 3, 3], x[0, 0, 4, 4] = math.nan, math.inf, -0.0, 0.0
+
+    def function(x):
+        return torch.cat([x, x.narrow(d, 0, 1)], d) * 1.0
+
+    reports: list = []
+    actual, expected = without_dynamo(function, reports.append)(x), function(x)
+    assert calls(reports) == set() and len(reports[0].lines) == 1
+    assert torch.equal(actual.view(torch.int32), expected.view(torch.int32))
+
+
+def test_concatenations_of_truths():
+    x = torch.randn(4, 6)
+    function = lambda x: torch.cat([x > 0, x[:1] < 0, x > 1]).logical_not()  # noqa: E731
+    reports: list = []
+    assert torch.equal(without_dynamo(function, reports.append)(x), function(x)) and not calls(reports)
+
+
+def test_concatenations_that_stay():
+    """Whole numbers, empty parts of one dimension, and more parts than a kernel reads."""
+    x = torch.randn(4, 6)
+    for function in (
+        lambda x: torch.cat([x.argmax(1), x.argmin(1)]) + 1,
+        lambda x: torch.cat([x, x.new_empty(0), x[:0]]) * 2,
+        lambda x: torch.cat([x + i for i in range(9)] + [x]) * 2,
+        lambda x: torch.cat([x[:0], x[:0]]) * 2,
+    ):
+        assert torch.equal(without_dynamo(function, lambda report: None)(x), function(x))
+
+
+def test_concatenations_are_read_in_place():
+    """A concatenation of unequal channels, its batch norm's sums and what follows read the parts only."""
+
+    def function(x, y):
+        return torch.relu(F.batch_norm(torch.cat([x, y], 1), None, None, training=True))
+
+    x, y = (torch.randn(4, c, 8, 8).contiguous(memory_format=torch.channels_last) for c in (16, 40))
+    reports: list = []
+    with torch.no_grad():
+        actual = without_dynamo(function, reports.append)(x, y)
+    torch.testing.assert_close(actual, function(x, y))
+    bytes_of_parts = 4 * (x.numel() + y.numel())
+    sums, norm = reports[0].lines
+    assert sums.read == bytes_of_parts and sums.written < 1000
+    assert norm.read < bytes_of_parts + 1000 and norm.written == bytes_of_parts
+
+
+def test_results_that_are_concatenations_are_new():
+    def function(x):
+        whole = torch.cat([x, x[:, :1]], 1)
+        return whole, whole * 2
+
+    x = torch.randn(4, 8)
+    whole, _ = without_dynamo(function, lambda report: None)(x)
+    x.zero_()
+    assert whole.abs().min() > 0
+
+
+def test_casts_are_parts():
+    """A part that is a cast is read before the cast, and a wider part keeps its precision."""
+
+    def function(x, y):
+        return torch.cat([x.float(), y], 1) * 3
+
+    x, y = torch.randn(4, 6).bfloat16(), torch.randn(4, 3)
+    reports: list = []
+    assert torch.equal(without_dynamo(function, reports.append)(x, y), function(x, y))
+    (line,) = reports[0].lines
+    assert line.read == x.numel() * 2 + y.numel() * 4
