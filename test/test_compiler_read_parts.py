@@ -1,15 +1,29 @@
 """Concatenations that the compiler computes by programs, which read each part where it lies."""
 
 import math
+import sys
 
 import pytest
 import torch
 import torch.nn.functional as F
 from against_eager import without_dynamo
 from marks import needs_aten, slow
-from test_compiler_index_maps import FORMATS, calls, check, on_cpus  # noqa: F401
+from test_compiler_index_maps import FORMATS, calls, check
+
+from torch_reformer.compiler.ir import through_maps
+from torch_reformer.compiler.lowering import indexed
+from torch_reformer.compiler.passes import read_parts
 
 pytestmark = needs_aten
+
+
+@pytest.fixture(autouse=True, scope="module")
+def on_cpus():
+    """Tensors are read through maps on CPUs, too."""
+    with pytest.MonkeyPatch.context() as changes:
+        for module in (through_maps, indexed, sys.modules[read_parts.__module__]):
+            changes.setattr(module, "DEVICES", {"cuda", "cpu"})
+        yield
 
 
 def joined(x, *dims):

@@ -10,25 +10,21 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
-from ..ir.access import access_of, fill_bits
 from ..ir.axis_map import AxisMap
 from ..ir.fake_tensors import real_tensors, typed
 from ..ir.fx_utils import constant_pad
-from ..ir.graph import Graph, Indexed, Map, Typed, View
-from ..ir.iteration_space import find_space, index_map_of
+from ..ir.graph import Graph, Typed, View
 from ..ir.layout import Layout
+from ..ir.through_maps import DEVICES, MOST_POSITIONS, Maps, add_indexed, after_source, is_read
 from . import constant_pad as rows_of_zeros
 from . import pointwise
 from .contiguous import in_order
 from .uncopied import uncopied
 
 aten = torch.ops.aten
-MOST_POSITIONS = 1 << 16  # of a map
 # Taps of a map, whose number a kernel's key holds (csrc/program/axis_maps.h), and taps of all maps together from which
 # on one pass for each axis reads less.
 MOST_TAPS_OF_AXIS, MOST_TAPS = 64, 16
-DEVICES = {"cuda"}  # on CPUs PyTorch's own operators move elements faster
-Maps = dict[int, AxisMap]  # by dimension; dimensions left out have the identity
 
 
 def indexed(graph: Graph, name: str, type: Typed, source: View, maps: Maps, fill: float = 0.0) -> View | None:
@@ -49,7 +45,7 @@ def indexed(graph: Graph, name: str, type: Typed, source: View, maps: Maps, fill
             return None
         if type.dtype == torch.float64 and not all(map(_is_exact, maps.values())):
             return None
-    source, maps, fill = _after_source(source, maps, fill)
+    source, maps, fill = after_source(source, maps, fill)
     summed = [d for d, axis_map in maps.items() if axis_map.taps > 1]
     if len(summed) > 1 and math.prod(maps[d].taps for d in summed) > MOST_TAPS:
         first = max(summed, key=lambda d: maps[d].size / len(maps[d].rows))  # which leaves the fewest elements
@@ -62,42 +58,18 @@ def indexed(graph: Graph, name: str, type: Typed, source: View, maps: Maps, fill
     return _added(graph, name, type, source, maps, fill)
 
 
-def placed(graph: Graph, name: str, type: Typed, source: View, maps: Maps, fill: float) -> View | None:
-    """Add an operation that reads a view through maps that only choose. None if no program reads it where it lies."""
-    return (
-        indexed(graph, name, type, source, maps, fill) if _is_read(type, *_after_source(source, maps, fill)) else None
-    )
-
-
-def _is_read(type: Typed, source: View, maps: Maps, fill: float) -> bool:
-    """True if there is a space in which a program reads the view through maps."""
-    layout = type.layout
-    index_map = index_map_of(layout, source.layout)
-    if maps:
-        index_map = access_of(layout, source.layout, _of_dims(layout, maps), fill)
-    return find_space(layout.numel, {index_map}, set()) is not None
-
-
-def _of_dims(layout: Layout, maps: Maps) -> tuple[AxisMap | None, ...]:
-    return tuple(maps.get(d) for d in range(len(layout.sizes)))
-
-
 def _added(graph: Graph, name: str, type: Typed, source: View, maps: Maps, fill: float) -> View | None:
     """Add the operation, if there is a space for it: of what the source copies, of the source, or of a copy in the
     result's order of memory."""
     layout = type.layout
 
-    if maps and (before := uncopied(source, maps)) is not None and _is_read(type, *before, fill):
+    if maps and (before := uncopied(source, maps)) is not None and is_read(layout, *before, fill):
         source, maps = before
-    elif not _is_read(type, source, maps, fill):
+    elif not is_read(layout, source, maps, fill):
         source = in_order(graph, source, Layout(source.layout.sizes, layout.strides).packed)
-        if not _is_read(type, source, maps, fill):
+        if not is_read(layout, source, maps, fill):
             return None
-    operation = Map([source], "clone", lambda x: x)
-    if maps:
-        operation = Indexed([source], name, lambda x: x, _of_dims(layout, maps), fill)
-    (result,) = graph.add(operation, [type])
-    return View(result, layout)
+    return add_indexed(graph, name, type, source, maps, fill)
 
 
 def _is_exact(axis_map: AxisMap) -> bool:
@@ -108,32 +80,6 @@ def _is_exact(axis_map: AxisMap) -> bool:
 def as_float(number: float) -> float:
     """The number rounded to fp32."""
     return struct.unpack("<f", struct.pack("<f", number))[0]
-
-
-def _after_source(source: View, maps: Maps, fill: float) -> tuple[View, Maps, float]:
-    """The operand and maps, where the source is read through maps itself: those of both as one."""
-    maker = source.value.maker
-    while isinstance(maker, Indexed) and source.layout == source.value.layout:
-        (inner,) = maker.inputs
-        before = {d: axis_map for d, axis_map in enumerate(maker.maps) if axis_map is not None}
-        gaps = [any(axis_map.has_gaps for axis_map in some.values()) for some in (maps, before)]
-        if all(gaps) and fill_bits(fill) != fill_bits(maker.fill):
-            break
-        chooses = all(axis_map.only_chooses for axis_map in maps.values())
-        if not maker.only_chooses or (not chooses and gaps[1] and maker.fill):
-            break
-        maps = {d: _joined(before.get(d), maps.get(d)) for d in {*before, *maps}}
-        maps = {d: axis_map for d, axis_map in maps.items() if not axis_map.is_identity}
-        fill = fill if gaps[0] else maker.fill
-        source, maker = inner, inner.value.maker
-    return source, maps, fill
-
-
-def _joined(inner: AxisMap | None, outer: AxisMap | None) -> AxisMap:
-    """The map of one and then the other, of which one is there."""
-    if inner is None or outer is None:
-        return inner or outer
-    return inner.then(outer)
 
 
 def _constant_pad(graph: Graph, value: Tensor, view: View, pads: Sequence[int], number=0) -> View | None:

@@ -11,11 +11,11 @@ import operator
 
 import torch
 
-from ..fusion.group import is_small
+from ...runtime.dtypes import FLOATS
 from ..ir.axis_map import AxisMap
-from ..ir.graph import Call, Graph, Map, Operation, Reduce, Typed, Value, View
+from ..ir.graph import Call, Graph, Indexed, Map, Operation, Reduce, Typed, Value, View, is_cast
 from ..ir.iteration_space import find_space, operand_maps
-from ..lowering.indexed import placed
+from ..ir.through_maps import DEVICES, MOST_POSITIONS, add_indexed, after_source, is_read
 
 _cat = torch.ops.aten.cat.default
 _MOST = 6  # parts; each has a map, of which kernels read few (ir/kernel_limits.py)
@@ -26,7 +26,7 @@ def read_parts(graph: Graph) -> None:
     readers = graph.readers()
     before, graph.operations = graph.operations, []
     for operation in before:
-        if not _pays(operation, readers) or not _add(graph, operation, readers):
+        if not _pays(operation, readers) or not _add(graph, operation):
             graph.operations.append(operation)
 
 
@@ -37,10 +37,10 @@ def _pays(call: Operation, readers: dict[Value, list[Operation | None]]) -> bool
     if not isinstance(call, Call) or call.operator is not _cat:
         return False
     users = readers.get(call.results[0], [])
-    if all(_is_program(user) for user in users):
+    if all(map(_is_program, users)):
         return bool(users)
     makers = [part.value.maker for part in call.args[0]]
-    if any(map(is_small, makers)):
+    if any(map(_is_read_through, makers)):
         return True
     return any(map(_is_program, users)) and not all(map(_is_program, makers))
 
@@ -49,26 +49,49 @@ def _is_program(operation: Operation | None) -> bool:
     return isinstance(operation, (Map, Reduce))
 
 
-def _add(graph: Graph, call: Call, readers: dict[Value, list[Operation | None]]) -> bool:
+def _is_read_through(maker: Operation | None) -> bool:
+    """True if programs read the operand of what makes a part instead (fusion/group.py)."""
+    if isinstance(maker, Indexed):
+        return maker.only_chooses
+    return is_cast(maker) and maker.inputs[0].value.dtype.itemsize < maker.results[0].dtype.itemsize
+
+
+def _add(graph: Graph, call: Call) -> bool:
     """Add a Map that computes the call's result. False, and the graph is unchanged, if no program can."""
     (result,), (parts, *dims) = call.results, call.args
-    dim = (dims[0] if dims else 0) % max(len(result.layout.sizes), 1)
-    if len(parts) > _MOST or any(len(part.layout.sizes) != len(result.layout.sizes) for part in parts):
+    if not _computes(result, parts):
         return False
-    first, start, inputs, index_maps = len(graph.operations), 0, [], set()
+    layout, first, start = result.layout, len(graph.operations), 0
+    dim = (dims[0] if dims else 0) % len(layout.sizes)
+    if layout.sizes[dim] > MOST_POSITIONS:
+        return False
+    inputs, index_maps = [], set()
     for part in parts:
-        size, whole = part.layout.sizes[dim], result.layout.sizes[dim]
+        size, whole = part.layout.sizes[dim], layout.sizes[dim]
         axis_map = AxisMap.choosing(size, range(-start, whole - start))
-        view = placed(graph, "part", Typed(result.layout, part.value.dtype, result.device), part, {dim: axis_map}, -0.0)
-        if view is None:
+        source = after_source(part, {dim: axis_map}, -0.0)
+        if not is_read(layout, *source):
             break
-        inputs.append(view)
-        index_maps |= {index_map for _, index_map in operand_maps(view.value.maker)}
+        inputs.append(add_indexed(graph, "part", Typed(layout, part.value.dtype, result.device), *source))
+        index_maps |= {index_map for _, index_map in operand_maps(inputs[-1].value.maker)}
         start += size
-    if len(inputs) < len(parts) or find_space(result.layout.numel, index_maps, set()) is None:
+    if len(inputs) < len(parts) or find_space(layout.numel, index_maps, set()) is None:
         del graph.operations[first:]
         return False
     whole = Map(inputs, "cat", lambda *values: functools.reduce(operator.add, values))
     whole.results, result.maker = [result], whole
     graph.operations.append(whole)
     return True
+
+
+def _computes(result: Value, parts: list[View]) -> bool:
+    """True if programs compute with these data types and sizes."""
+    types = {result.dtype, *(part.value.dtype for part in parts)}
+    if result.device.type not in DEVICES or not types <= {*FLOATS, torch.bool}:
+        return False
+    if torch.float64 in types and (result.device.type != "cpu" or len(types) > 1):
+        return False
+    if len(parts) > _MOST or any(len(part.layout.sizes) != len(result.layout.sizes) for part in parts):
+        return False
+    sources = (part.layout.numel and part.value.layout.numel < 2**31 for part in parts)
+    return result.layout.is_dense and len(parts) > 1 and all(sources)
