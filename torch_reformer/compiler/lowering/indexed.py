@@ -15,7 +15,7 @@ from ..ir.fake_tensors import real_tensors, typed
 from ..ir.fx_utils import constant_pad
 from ..ir.graph import Graph, Typed, View
 from ..ir.layout import Layout
-from ..ir.through_maps import DEVICES, MOST_POSITIONS, Maps, add_indexed, after_source, is_read
+from ..ir.through_maps import DEVICES, MOST_POSITIONS, Maps, Source, add_indexed, after_makers, is_read
 from . import constant_pad as rows_of_zeros
 from . import pointwise
 from .contiguous import in_order
@@ -45,31 +45,36 @@ def indexed(graph: Graph, name: str, type: Typed, source: View, maps: Maps, fill
             return None
         if type.dtype == torch.float64 and not all(map(_is_exact, maps.values())):
             return None
-    source, maps, fill = after_source(source, maps, fill)
-    summed = [d for d, axis_map in maps.items() if axis_map.taps > 1]
-    if len(summed) > 1 and math.prod(maps[d].taps for d in summed) > MOST_TAPS:
-        first = max(summed, key=lambda d: maps[d].size / len(maps[d].rows))  # which leaves the fewest elements
-        sizes = list(source.layout.sizes)
-        sizes[first] = len(maps[first].rows)
+    read = after_makers(Source(source, maps, fill))
+    summed = [d for d, axis_map in read.maps.items() if axis_map.taps > 1]
+    if len(summed) > 1 and math.prod(read.maps[d].taps for d in summed) > MOST_TAPS:
+        # Which leaves the fewest elements.
+        first = max(summed, key=lambda d: read.maps[d].size / len(read.maps[d].rows))
+        sizes = list(read.view.layout.sizes)
+        sizes[first] = len(read.maps[first].rows)
         wide = torch.float64 if type.dtype == torch.float64 else torch.float32
         between = Typed(Layout(tuple(sizes), type.layout.strides).packed, wide, type.device)
-        source = _added(graph, name, between, source, {first: maps.pop(first)}, 0.0)
-        return None if source is None else indexed(graph, name, type, source, maps, fill)
-    return _added(graph, name, type, source, maps, fill)
+        others = {d: axis_map for d, axis_map in read.maps.items() if d != first}
+        source = _added(graph, name, between, Source(read.view, {first: read.maps[first]}, 0.0))
+        return None if source is None else indexed(graph, name, type, source, others, read.fill)
+    return _added(graph, name, type, read)
 
 
-def _added(graph: Graph, name: str, type: Typed, source: View, maps: Maps, fill: float) -> View | None:
+def _added(graph: Graph, name: str, type: Typed, source: Source) -> View | None:
     """Add the operation, if there is a space for it: of what the source copies, of the source, or of a copy in the
     result's order of memory."""
     layout = type.layout
-
-    if maps and (before := uncopied(source, maps)) is not None and is_read(layout, *before, fill):
-        source, maps = before
-    elif not is_read(layout, source, maps, fill):
-        source = in_order(graph, source, Layout(source.layout.sizes, layout.strides).packed)
-        if not is_read(layout, source, maps, fill):
+    if source.maps and (before := uncopied(source.view, source.maps)) is not None:
+        view, maps = before
+        if is_read(layout, copied := source._replace(view=view, maps=maps)):
+            return add_indexed(graph, name, type, copied)
+    if not is_read(layout, source):
+        source = source._replace(
+            view=in_order(graph, source.view, Layout(source.view.layout.sizes, layout.strides).packed)
+        )
+        if not is_read(layout, source):
             return None
-    return add_indexed(graph, name, type, source, maps, fill)
+    return add_indexed(graph, name, type, source)
 
 
 def _is_exact(axis_map: AxisMap) -> bool:

@@ -14,8 +14,8 @@ import torch
 from ...runtime.dtypes import FLOATS
 from ..ir.axis_map import AxisMap
 from ..ir.graph import Call, Graph, Indexed, Map, Operation, Reduce, Typed, Value, View, is_cast
-from ..ir.iteration_space import find_space, operand_maps
-from ..ir.through_maps import DEVICES, MOST_POSITIONS, add_indexed, after_source, is_read
+from ..ir.iteration_space import find_space
+from ..ir.through_maps import DEVICES, MOST_POSITIONS, Source, add_indexed, after_makers, is_read
 
 _cat = torch.ops.aten.cat.default
 _MOST = 6  # parts; each has a map, of which kernels read few (ir/kernel_limits.py)
@@ -69,11 +69,11 @@ def _add(graph: Graph, call: Call) -> bool:
     for part in parts:
         size, whole = part.layout.sizes[dim], layout.sizes[dim]
         axis_map = AxisMap.choosing(size, range(-start, whole - start))
-        source = after_source(part, {dim: axis_map}, -0.0)
-        if not is_read(layout, *source):
+        source = after_makers(Source(part, {dim: axis_map}, -0.0))
+        if not is_read(layout, source):
             break
-        inputs.append(add_indexed(graph, "part", Typed(layout, part.value.dtype, result.device), *source))
-        index_maps |= {index_map for _, index_map in operand_maps(inputs[-1].value.maker)}
+        inputs.append(add_indexed(graph, "part", Typed(layout, part.value.dtype, result.device), source))
+        index_maps |= {source.index_map(layout)}
         start += size
     if len(inputs) < len(parts) or find_space(layout.numel, index_maps, set()) is None:
         del graph.operations[first:]
