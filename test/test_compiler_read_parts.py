@@ -134,3 +134,63 @@ def test_casts_are_parts():
     assert torch.equal(without_dynamo(function, reports.append)(x, y), function(x, y))
     (line,) = reports[0].lines
     assert line.read == x.numel() * 2 + y.numel() * 4
+
+
+def heads(x, pairs: bool):
+    """Rotary embeddings of heads that lie outside, from a product's result where they lie inside."""
+    x = x.view(2, 24, 4, 16).transpose(1, 2)
+    cosine, sine = torch.linspace(-1, 2, 2 * 24 * 16, dtype=x.dtype).view(2, 24, 16)
+    if pairs:
+        turned = torch.stack([-x[..., 1::2], x[..., ::2]], -1).flatten(-2)
+    else:
+        turned = torch.cat([-x[..., 8:], x[..., :8]], -1)
+    return x * cosine + turned * sine
+
+
+@pytest.mark.parametrize("pairs", [True, False])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+def test_rotary_embeddings(pairs, dtype):
+    """One kernel reads the product's result where it lies."""
+    reports = check(lambda x: heads(x, pairs), torch.randn(2, 24, 64, dtype=dtype))
+    assert not calls(reports) - {"aten::arange", "aten::linspace"}
+    reports = []
+    x = torch.randn(2, 24, 64)
+    torch.testing.assert_close(without_dynamo(lambda x: heads(x, pairs), reports.append)(x), heads(x, pairs))
+    assert [line.kind for line in reports[0].lines].count("stitch") == 1
+
+
+def test_negated_parts():
+    """-0.0, NaN and infinity of what is negated, and numbers of pads, keep their signs."""
+    x = torch.tensor([[0.0, -0.0, math.nan, math.inf, -math.inf, 1.0]]).repeat(4, 1)
+
+    def function(x):
+        negated = -x
+        first = torch.cat([negated, x], 1) * 1.0
+        return first, F.pad(negated, (1, 1)) * 1.0, F.pad(-x, (1, 1), value=2.0) * 1.0, torch.roll(-x, 1, 1) * 1.0
+
+    for actual, expected in zip(without_dynamo(function, lambda report: None)(x), function(x), strict=True):
+        torch.testing.assert_close(actual, expected, rtol=0, atol=0, equal_nan=True)
+        is_number = ~expected.isnan()
+        assert torch.equal(actual.signbit()[is_number], expected.signbit()[is_number])
+
+
+@pytest.mark.parametrize("step", [2, 3, 8, 9])
+def test_slices_with_a_step(step):
+    def function(x):
+        return x[..., 1::step].exp() + x[..., ::step][..., : x[..., 1::step].shape[-1]]
+
+    check(function, torch.randn(3, 4, 5, 40))
+
+
+def test_orders_of_readers():
+    """A value that is read in two orders, is a result, or is made of random numbers, keeps its order."""
+
+    def function(x, y):
+        y = y.transpose(1, 2)
+        one, two, three = torch.stack([x, -x], -1).flatten(-2) * 2, x.exp(), x.sin()
+        return (y * one), (y[..., :8] + two), two.sum(), three, three * y[..., :8], one.flatten() * 2
+
+    x, y = torch.randn(2, 4, 24, 8), torch.randn(2, 24, 4, 16)
+    for actual, expected in zip(without_dynamo(function, lambda report: None)(x, y), function(x, y), strict=True):
+        torch.testing.assert_close(actual, expected)
+        assert actual.stride() == expected.stride()
