@@ -194,3 +194,63 @@ def test_orders_of_readers():
     for actual, expected in zip(without_dynamo(function, lambda report: None)(x, y), function(x, y), strict=True):
         torch.testing.assert_close(actual, expected)
         assert actual.stride() == expected.stride()
+
+
+def test_parts_that_several_kernels_write():
+    """Kernels of different sizes write their parts of a concatenation that a product reads; what none computes is
+    copied, and a part that others need is stored, too."""
+
+    def function(x, y, weight):
+        one, two = x.exp(), y.tanh()
+        return torch.cat([one, two, x[:, :8], two[:, :3].sin()], 1) @ weight, two
+
+    tensors = torch.randn(64, 96), torch.randn(64, 48), torch.randn(155, 16)
+    reports: list = []
+    for actual, expected in zip(without_dynamo(function, reports.append)(*tensors), function(*tensors), strict=True):
+        torch.testing.assert_close(actual, expected)
+    assert "aten::cat" not in calls(reports)
+
+
+def test_parts_that_need_each_other():
+    """A part is computed from another one, by a call in between, and the result is read at once."""
+
+    def function(x, weight):
+        one = torch.relu(x)
+        two = torch.relu(one[:, :32] @ weight)
+        whole = torch.cat([one, two], 1)
+        return whole @ whole.t(), whole.sum(1)
+
+    tensors = torch.randn(64, 96), torch.randn(32, 48)
+    reports: list = []
+    for actual, expected in zip(without_dynamo(function, reports.append)(*tensors), function(*tensors), strict=True):
+        torch.testing.assert_close(actual, expected)
+    assert "aten::cat" not in calls(reports)
+
+
+def test_images_written_by_several_kernels():
+    """Branches of an inception block: each batch norm writes its channels."""
+
+    def function(x, *weights):
+        branches = [F.conv2d(x, weight) for weight in weights]
+        branches = [torch.relu(F.batch_norm(each, None, None, training=True)) for each in branches]
+        return F.conv2d(torch.cat([*branches, x], 1), torch.ones_like(weights[0][:1, :1]).expand(8, 64, 1, 1))
+
+    x = torch.randn(2, 24, 9, 9).contiguous(memory_format=torch.channels_last)
+    weights = [torch.randn(c, 24, 1, 1) for c in (8, 16, 16)]
+    reports: list = []
+    torch.testing.assert_close(
+        without_dynamo(function, reports.append)(x, *weights), function(x, *weights), rtol=1e-4, atol=1e-4
+    )
+    assert "aten::cat" not in calls(reports)
+
+
+def test_parts_that_do_not_pay():
+    """A call copies many inputs at once; a kernel for each takes longer than reading one small part."""
+
+    def function(x, y, z, weight):
+        return torch.cat([x, y, z, x.exp()], 1) @ weight
+
+    tensors = *(torch.randn(64, 8) for _ in range(3)), torch.randn(32, 16)
+    reports: list = []
+    torch.testing.assert_close(without_dynamo(function, reports.append)(*tensors), function(*tensors))
+    assert "aten::cat" in calls(reports)
