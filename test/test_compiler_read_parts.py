@@ -250,7 +250,7 @@ def test_parts_that_do_not_pay():
     def function(x, y, z, weight):
         return torch.cat([x, y, z, x.exp()], 1) @ weight
 
-    tensors = *(torch.randn(64, 8) for _ in range(3)), torch.randn(32, 16)
+    tensors = *(torch.randn(64, columns) for columns in (9, 8, 8)), torch.randn(34, 16)
     reports: list = []
     torch.testing.assert_close(without_dynamo(function, reports.append)(*tensors), function(*tensors))
     assert "aten::cat" in calls(reports)
