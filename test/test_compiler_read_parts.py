@@ -254,3 +254,16 @@ def test_parts_that_do_not_pay():
     reports: list = []
     torch.testing.assert_close(without_dynamo(function, reports.append)(*tensors), function(*tensors))
     assert "aten::cat" in calls(reports)
+
+
+def test_parts_in_another_order():
+    """A kernel writes heads that it computes inside to a concatenation in which they lie outside."""
+
+    def function(x, token):
+        x = x.view(2, 24, 4, 16).transpose(1, 2)
+        return torch.cat([token, x.exp() * 2], 2) @ token.transpose(2, 3)
+
+    tensors = torch.randn(2, 24, 64), torch.randn(2, 4, 1, 16)
+    reports: list = []
+    torch.testing.assert_close(without_dynamo(function, reports.append)(*tensors), function(*tensors))
+    assert "aten::cat" not in calls(reports)

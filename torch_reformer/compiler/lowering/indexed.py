@@ -93,7 +93,7 @@ def _constant_pad(graph: Graph, value: Tensor, view: View, pads: Sequence[int], 
         return result
     if value.dtype == torch.float64 and float(number) != as_float(number):
         return None
-    fill = float(bool(number)) if value.dtype == torch.bool else _rounded(float(number), value.dtype)
+    fill = float(bool(number)) if value.dtype == torch.bool else rounded(float(number), value.dtype)
     sizes, maps = view.layout.sizes, {}
     for i in range(len(pads) // 2):
         d = len(sizes) - 1 - i
@@ -101,7 +101,7 @@ def _constant_pad(graph: Graph, value: Tensor, view: View, pads: Sequence[int], 
     return indexed(graph, "pad", typed(value), view, maps, fill)
 
 
-def _rounded(number: float, dtype: torch.dtype) -> float:
+def rounded(number: float, dtype: torch.dtype) -> float:
     """The number as a tensor of this type has it."""
     with real_tensors():
         return torch.tensor(number, dtype=dtype).item()
@@ -159,23 +159,24 @@ def _replicated(i: int, size: int) -> int:
     return min(max(i, 0), size - 1)
 
 
-def _slice_scatter(graph: Graph, value: Tensor, base: View, source: View, dim=0, start=None, end=None, step=1):
-    """Rule of slice_scatter into zeros."""
-    maker, size = base.value.maker, base.layout.sizes[dim]
-    if maker is None or getattr(maker, "name", "") != "full[0.0]":
+def _repeat(graph: Graph, value: Tensor, view: View, counts: Sequence[int]) -> View | None:
+    """Rule of repeat."""
+    missing = len(counts) - len(view.layout.sizes)
+    sizes, strides = (1,) * missing + view.layout.sizes, (0,) * missing + view.layout.strides
+    whole = View(view.value, Layout(sizes, strides, view.layout.offset))
+    if not value.numel():
         return None
-    places = [-1] * size
-    for place, i in enumerate(range(size)[start:end:step]):
-        places[i] = place
-    d = dim % len(base.layout.sizes)
-    return indexed(graph, "slice_backward", typed(value), source, {d: AxisMap.choosing(source.layout.sizes[d], places)})
+    maps = {
+        d: AxisMap.choosing(sizes[d], (i % sizes[d] for i in range(sizes[d] * counts[d]))) for d in range(len(counts))
+    }
+    return indexed(graph, "repeat", typed(value), whole, maps)
 
 
 RULES: dict = {
     constant_pad: _constant_pad,
     aten.roll.default: _roll,
     aten.flip.default: _flip,
-    aten.slice_scatter.default: _slice_scatter,
+    aten.repeat.default: _repeat,
 }
 for _name, _places in (("reflection_pad", _reflected), ("replication_pad", _replicated)):
     for _rank in (1, 2, 3):
