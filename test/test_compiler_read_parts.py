@@ -7,8 +7,11 @@ import pytest
 import torch
 import torch.nn.functional as F
 from against_eager import without_dynamo
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from marks import needs_aten, slow
-from test_compiler_index_maps import FORMATS, calls, check
+from test_compiler_index_maps import FORMATS, calls, check, results
+from test_compiler_index_maps import STEPS as CHAINED
 
 from torch_reformer.compiler.ir import through_maps
 from torch_reformer.compiler.lowering import indexed
@@ -267,3 +270,43 @@ def test_parts_in_another_order():
     reports: list = []
     torch.testing.assert_close(without_dynamo(function, reports.append)(*tensors), function(*tensors))
     assert "aten::cat" not in calls(reports)
+
+
+STEPS = {
+    **{
+        name: CHAINED[name]
+        for name in ("roll", "flip", "pad", "nearest", "avg_pool", "tanh", "softmax", "sum", "permute")
+    },
+    "channels": lambda x: torch.cat([x, x.tanh() * 2], 1),
+    "lines": lambda x: torch.cat([x[:, :, -1:], x, x[:, :, :2].sin()], 2),
+    "columns": lambda x: torch.cat([x[..., 1:] + 1, -x], 3),
+    "images": lambda x: torch.cat([x, x[:1].flip(0)], 0),
+    "pairs": lambda x: torch.stack([-x[..., 1::2], x[..., : x[..., 1::2].shape[-1] * 2 : 2]], -1).flatten(-2),
+    "step": lambda x: x[..., ::2].sin() + 1,
+    "negative": lambda x: -x,
+    "transpose": lambda x: x.transpose(1, 2) * 2,
+    "transposed sum": lambda x: x + (x.transpose(2, 3).contiguous() * 0.5).transpose(2, 3),
+    "heads": lambda x: torch.stack([x, x * 2]).permute(1, 2, 0, 3, 4).flatten(1, 2),
+    "assignment": lambda x: torch.slice_scatter(x * 2, x[:, :, 1:2].exp(), 2, 0, 1),
+    "repeat": lambda x: x.repeat(1, 1, 1, 2) / 2,
+    "product": lambda x: (x.flatten(0, 2) @ (x.mean((0, 1, 2))[:, None] * x[0, 0, 0]).tanh()).view(x.shape),
+}
+
+
+@settings(max_examples=25, deadline=None)
+@given(
+    st.lists(st.sampled_from(sorted(STEPS)), min_size=2, max_size=6),
+    st.sampled_from(sorted(FORMATS)),
+    st.tuples(st.integers(1, 2), st.integers(1, 5), st.integers(4, 8), st.integers(4, 8)),
+)
+def test_chains(names, layout, size):
+    def function(x):
+        for name in names:
+            x = STEPS[name](x) if min(x.shape[2:]) >= 4 and x.numel() < 20000 else x
+        return x
+
+    x = torch.randn(size, generator=torch.Generator().manual_seed(1)).contiguous(memory_format=FORMATS[layout])
+    compiled = without_dynamo(function, lambda report: None)
+    for actual, expected in zip(results(compiled, x), results(function, x.double()), strict=True):
+        scale = max(1.0, expected.abs().max().item())
+        torch.testing.assert_close(actual.double(), expected, rtol=2e-4, atol=2e-4 * scale)
