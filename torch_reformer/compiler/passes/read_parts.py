@@ -13,7 +13,7 @@ import torch
 
 from ...runtime.dtypes import FLOATS
 from ..ir.axis_map import AxisMap
-from ..ir.graph import Call, Graph, Indexed, Map, Operation, Reduce, Typed, Value, View, is_cast
+from ..ir.graph import Call, Conv, Graph, Indexed, Map, Operation, Reduce, Typed, Value, View, is_cast
 from ..ir.iteration_space import find_space
 from ..ir.through_maps import DEVICES, MOST_POSITIONS, Source, add_indexed, after_makers, is_read
 
@@ -42,11 +42,24 @@ def _pays(call: Operation, readers: dict[Value, list[Operation | None]]) -> bool
     makers = [part.value.maker for part in call.args[0]]
     if any(map(_is_read_through, makers)):
         return True
-    return any(map(_is_program, users)) and not all(map(_is_program, makers))
+    return any(map(_is_program, users)) and not all(_is_program(maker) and not _is_epilogue(maker) for maker in makers)
 
 
 def _is_program(operation: Operation | None) -> bool:
     return isinstance(operation, (Map, Reduce))
+
+
+def _is_epilogue(operation: Operation | None) -> bool:
+    """True if a convolution's kernel computes the operation, as far as that is known before fusion: its results are
+    operands, and no sums of them."""
+    while isinstance(operation, Map):
+        makers = [view.value.maker for view in operation.inputs]
+        if any(isinstance(maker, (Reduce, Call)) for maker in makers):
+            return False
+        if any(isinstance(maker, Conv) for maker in makers):
+            return True
+        operation = makers[0] if makers else None
+    return False
 
 
 def _is_read_through(maker: Operation | None) -> bool:
