@@ -190,7 +190,7 @@ class KernelProgram:
 
     def _mapped(self, view: View, access: Access) -> Expression:
         """Expression of a view that is read through maps of its axes."""
-        placement = self.space.placement(access)
+        placement, access = self.space.placement(access), self.space.by_columns(access)
         layout = Layout(placement.sizes, placement.strides, view.layout.offset)
         key = view.value, layout, access
         if key not in self.names:

@@ -99,7 +99,7 @@ class MapTables:
 
     def add(self, access: Access, space: IterationSpace, device: torch.device) -> None:
         """Add the tables of an access."""
-        for term in access.terms:
+        for term in space.by_columns(access).terms:
             table, _ = table_of(term, space, device)
             if table not in self.values:
                 self.values[table] = Value(-1, table.layout, torch.int32, device)

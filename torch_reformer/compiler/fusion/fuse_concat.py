@@ -1,14 +1,17 @@
-"""Fuse concatenations, such as the gradient of a split, into the kernel that computes all of their inputs.
+"""Fuse concatenations, such as the gradient of a split, into the kernels that compute their inputs.
 
-The kernel writes each input to its slice of the result, instead of or in addition to its own memory."""
+A kernel writes an input to its slice of the result, instead of or in addition to its own memory. Another kernel copies
+an input that no group computes."""
 
 from __future__ import annotations
+
+from collections.abc import Iterable
 
 import torch
 
 from ...runtime.dtypes import FLOATS
 from ..ir.graph import Call, Map, Operation, Value, View
-from ..ir.iteration_space import index_map_of, is_strided
+from ..ir.iteration_space import find_space, index_map_of, is_strided
 from ..ir.layout import Layout
 from .fuse_copies import Copy, add, is_computed
 from .greedy import Fusion
@@ -16,6 +19,7 @@ from .group import FusionGroup, same_kind
 from .schedule import needed_in_memory
 
 _cat = torch.ops.aten.cat.default
+_OF_LAUNCH = 1 << 22  # bytes that are moved in the time of a launch
 
 
 def fuse_concats(fusion: Fusion) -> None:
@@ -30,16 +34,25 @@ def fuse_concats(fusion: Fusion) -> None:
         if len(numbers) == 1 or not _add(fusion, group, numbers):
             for number in numbers:
                 _add(fusion, group, [number])
+    for number in list(fusion.extern_calls):
+        if _is_concat(fusion.extern_calls[number]):
+            _add_to_several(fusion, number)
 
 
 def _maker(fusion: Fusion, call: Operation) -> int | None:
     """Number of the group that makes all inputs of a concatenation, if the call is one and there is one."""
+    if not _is_concat(call):
+        return None
+    makers = {fusion.group_that_makes(view.value) for view in call.args[0]}
+    return next((maker for maker in makers if maker in fusion.groups), None) if len(makers) == 1 else None
+
+
+def _is_concat(call: Operation) -> bool:
+    """True for a concatenation whose parts kernels can write."""
     if not isinstance(call, Call) or call.operator is not _cat:
-        return None
-    makers, (result,) = {fusion.group_that_makes(view.value) for view in call.args[0]}, call.results
-    if len(makers) > 1 or result.dtype not in FLOATS or not result.layout.is_dense:
-        return None
-    return next((maker for maker in makers if maker in fusion.groups), None)
+        return False
+    (result,) = call.results
+    return result.dtype in FLOATS and result.layout.is_dense
 
 
 def _parts(result: Value, views: list[View], dim: int = 0) -> list[View]:
@@ -66,6 +79,61 @@ def _add(fusion: Fusion, group: FusionGroup, numbers: list[int]) -> bool:
         fusion.replace(number, group.number)
         del fusion.extern_calls[number]
     return True
+
+
+def _add_to_several(fusion: Fusion, number: int) -> None:
+    """Fuse a call into the groups that make its inputs, and a group for each input that they cannot write, if that
+    saves bytes. The result is known after the last of these groups, so it counts as that group's."""
+    call, read = fusion.extern_calls[number], _read(fusion, [number])
+    before: dict[int, FusionGroup] = {}
+    copied, saved = [], 0
+    for view, part in zip(call.args[0], _parts(call.results[0], *call.args), strict=True):
+        maker = fusion.group_that_makes(view.value)
+        if maker in fusion.groups:
+            before.setdefault(maker, fusion.groups[maker].copy())
+            if _write(fusion, fusion.groups[maker], call, view, part):
+                saved += view.value.bytes * (1 if view.value in read else 2)
+                continue
+        copied.append((view, part))
+    copies: list[int | None] = []
+    if pays := len(copied) < len(call.args[0]) and saved >= _OF_LAUNCH * (len(copied) - 1):
+        copies = [_copy(fusion, call, view, part) for view, part in copied]
+    if not pays or None in copies:
+        for maker, group in before.items():
+            fusion.groups[maker].restore(group)
+        for copy in copies:
+            fusion.groups.pop(copy, None)
+        return
+    # No group needs a copy yet. Among others, one needs the rest.
+    writers = [maker for maker in before if any(part.value is call.results[0] for part in _parts_of(fusion, maker))]
+    last = next(one for one in copies[-1:] or writers if not any(fusion.needs[other] >> one & 1 for other in writers))
+    fusion.group_of[call] = last
+    fusion.replace(number, last)
+    del fusion.extern_calls[number]
+
+
+def _parts_of(fusion: Fusion, number: int) -> Iterable[View]:
+    return fusion.groups[number].parts.values()
+
+
+def _copy(fusion: Fusion, call: Call, view: View, part: View) -> int | None:
+    """Number of a new group that copies a view to a slice of the call's result; None if none can."""
+    layout, value = Layout(part.layout.sizes, part.layout.strides).packed, view.value
+    index_map = index_map_of(layout, view.layout)
+    space = find_space(layout.numel, {index_map}, set())
+    if space is None or value.dtype != part.value.dtype:
+        return None
+    number, operation = fusion.new_group(), Map([view], "clone", lambda x: x)
+    result = fusion.graph.value(layout, value.dtype, value.device)
+    operation.results, result.maker = [result], operation
+    fusion.place_of[operation], fusion.group_of[operation] = fusion.place_of[call], number
+    group = FusionGroup(number, space, operations=[operation], operands={index_map})
+    group.inputs[value, view.layout, index_map] = view
+    if not _write(fusion, group, call, View(result, layout), part):
+        return None
+    fusion.groups[number] = group
+    fusion.depend(number, [view])
+    return number
 
 
 def _read(fusion: Fusion, excluded: list[int]) -> set[Value]:

@@ -88,7 +88,7 @@ class Fusion:
         for view in operation.operands:
             self._make(view)
         number = self.new_group()
-        self._depend(number, operation.operands)
+        self.depend(number, operation.operands)
         if operation.is_random:
             if self.random:
                 self._need(number, self.needs[self.random[-1]] | 1 << self.random[-1])
@@ -115,7 +115,7 @@ class Fusion:
         number = self.group_that_makes(value)
         return 0 if number is None else self.needs[number] | 1 << number
 
-    def _depend(self, number: int, views: list[View]) -> None:
+    def depend(self, number: int, views: list[View]) -> None:
         """Note that a group needs what makes these views."""
         own, bits = 1 << number, 0
         for view in views:
@@ -253,7 +253,7 @@ class Fusion:
             inputs = [(view, along if index_map else ()) for view, index_map in inputs]
         best.inputs |= {(view.value, view.layout, index_map): view for view, index_map in inputs}
         self.group_of[operation] = best.number
-        self._depend(best.number, [view for view, _ in inputs])
+        self.depend(best.number, [view for view, _ in inputs])
         for value in full:
             readers = self.readers.setdefault(value, [])
             if best.number not in readers:

@@ -154,7 +154,7 @@ class FusionGroup:
         """
         (result,) = operation.results
         operands = operand_maps(operation)
-        if result not in self.copies or not result.layout.is_dense:
+        if result not in self.copies or not (result.layout.is_dense or result in self.parts):
             return operands
         return [(view, self.full_map) for view, _ in operands]
 

@@ -37,6 +37,9 @@ def schedule(fusion: Fusion) -> list[int]:
             if maker is not None and maker != n:
                 before[n].add(maker)
             readers.setdefault(view.value, set()).add(n)
+    for n, group in fusion.groups.items():
+        for view in group.parts.values():  # its value is known after all groups that write parts of it
+            before[fusion.group_of[view.value.maker]] |= {n} - {fusion.group_of[view.value.maker]}
     for n, operation in fusion.extern_calls.items():
         for value in operation.writes:
             for reader in readers.get(value, set()) - {n}:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import math
 import struct
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from .axis_map import AxisMap
+from .axis_map import AxisMap, Row
 from .digits import Digits, joined, with_gaps, with_strides
 from .layout import Layout
 
@@ -71,6 +71,35 @@ def access_of(result: Layout, source: Layout, maps: Sequence[AxisMap | None], fi
             runs.append((size, 0 if axis_map else stride))
         inner *= size
     return Access(fill_bits(fill), joined(runs), tuple(terms))
+
+
+def term_of_columns(
+    channels: int, columns: Sequence[tuple[int, int]], terms: Sequence[tuple[Sequence[tuple[int, int]], Term]]
+) -> Term:
+    """One term for all that varies along rows of so many elements.
+
+    Args:
+        columns: counts and strides of the digits of a row, innermost first.
+        terms: those of columns, and the counts and strides of their positions.
+    """
+    rows = []
+    for column in range(channels):
+        row: Row = ((_at(column, columns), 1.0),)
+        for runs, term in terms:
+            taps = term.map.rows[_at(column, runs)]
+            row = tuple((at + place * term.stride, one * other) for at, one in row for place, other in taps)
+        rows.append(row)
+    size = 1 + max((place for row in rows for place, _ in row), default=0)
+    return Term(((1, channels, 1),), AxisMap.of(size, rows), 1)
+
+
+def _at(place: int, runs: Iterable[tuple[int, int]]) -> int:
+    """The sum of a place's digits times their strides."""
+    total = 0
+    for count, stride in runs:
+        total += place % count * stride
+        place //= count
+    return total
 
 
 def composed(access: Access, layout: Layout, index_map: Digits, offset: int, numel: int) -> tuple[Access, int] | None:

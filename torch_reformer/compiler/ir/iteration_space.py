@@ -18,7 +18,7 @@ import math
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 
-from .access import Access, access_of
+from .access import Access, access_of, term_of_columns
 from .digits import Digits, joined, with_strides
 from .graph import Indexed, Map, Random, View
 from .layout import Layout
@@ -29,6 +29,7 @@ BY_PLACE: IndexMap = ((-1, 1),)  # of a key of random numbers: each element has 
 # Elements of the longest row that a GPU's kernel keeps in registers while it reduces the row (stitch_launch.h), and
 # rows that keep a GPU's processors busy.
 LONGEST_ROW, _MANY_ROWS = 4096, 64
+_VERY_SHORT = 4  # columns, of which a kernel's threads read few at once
 # Digits of a strided operand's rows and columns that kernels support (csrc/program/placement.h), and adjacent elements
 # that they read at once.
 MOST_OF_LINE, _OF_COLUMN, _ADJACENT = 6, 2, 8
@@ -238,9 +239,33 @@ class IterationSpace:
             inner *= count
         return columns, lines
 
+    @functools.lru_cache(1 << 12)  # noqa: B019  spaces are small
+    def by_columns(self, access: Access) -> Access:
+        """The access with one term for all that varies along a row, if that is more than adjacent elements or one term,
+        and no such term varies along lines."""
+        if (split := self.split(access.digits)) is None or self.channels > LONGEST_ROW:
+            return access
+        columns, lines = split
+        of_columns, others = [], []
+        for term in access.terms:
+            if (parts := self.split(term.digits)) is None:
+                return access
+            if all(stride == 0 for _, stride in parts[0]):
+                others.append(term)
+            elif any(stride for _, stride in parts[1]):
+                return access
+            else:
+                of_columns.append((parts[0], term))
+        is_row = all(stride == 0 for _, stride in columns)
+        if len(of_columns) + (not is_row) < 2 and (not of_columns or len(of_columns[0][0]) == 1):
+            return access
+        term = term_of_columns(self.channels, columns, of_columns)
+        return Access(access.fill, joined([(self.channels, 0), *lines]), (*others, term))
+
     def _placement_of_access(self, access: Access) -> Layout | None:
         """Layout of an access without its terms: of the elements, or of the lines if a term is of columns. Such a term
         is of all columns and of no lines, and kernels read its elements one by one."""
+        access = self.by_columns(access)
         of_columns = 0
         for term in access.terms:
             if (split := self.split(term.digits)) is None:
@@ -391,9 +416,14 @@ def _spaces(numel: int, index_map: IndexMap):
 
 
 def _spaces_of_access(numel: int, access: Access):
-    """Candidate spaces whose columns are the innermost digits without a map, or else the innermost axis with one."""
+    """Candidate spaces whose columns are the innermost digits without a map, or else the innermost axis with one; or
+    more digits than a very short axis."""
     of_columns = [term.digits[0][1] for term in access.terms if term.digits and term.digits[0][0] == 1]
     first = access.digits[0] if access.digits else (1, 1, 0)
-    for channels in of_columns or [first[1] if first[2] == 1 else 1]:
+    candidates = of_columns or [first[1] if first[2] == 1 else 1]
+    if min(candidates) < _VERY_SHORT:
+        ends = sorted(inner * count for inner, count, _ in access.digits)
+        candidates = [*(end for end in ends if _VERY_SHORT <= end <= LONGEST_ROW), *candidates]
+    for channels in candidates:
         if 1 < channels < 2**31 and numel % channels == 0:
             yield IterationSpace(1, channels, numel // channels, 1, True)

@@ -4,7 +4,7 @@ A rule takes the graph, the operator's fake result and its arguments, tensors as
 the result's view or views, or None if the operator stays a call of PyTorch's own.
 """
 
-from . import cat, convolution, indexed, pointwise, random, reductions, resampled, segment_reduce, views
+from . import apart, cat, convolution, indexed, random, reductions, resampled, segment_reduce, slices, views
 
-RULES = pointwise.RULES | reductions.RULES | convolution.RULES | random.RULES | views.RULES
-RULES |= cat.RULES | indexed.RULES | resampled.RULES | segment_reduce.RULES
+RULES = apart.RULES | reductions.RULES | convolution.RULES | random.RULES | views.RULES
+RULES |= cat.RULES | indexed.RULES | resampled.RULES | segment_reduce.RULES | slices.RULES

@@ -17,10 +17,11 @@ from ... import program as p
 from ...program import Value as Expression
 from ...runtime.dtypes import FLOATS
 from ..ir.fake_tensors import layout_of
-from ..ir.graph import Call, Graph, Indexed, Map, Random, Typed, View
+from ..ir.graph import Graph, Indexed, Map, Random, Typed, View
 from ..ir.iteration_space import LONGEST_ROW, find_space, index_map_of
 from ..ir.layout import Layout
 from . import pointwise
+from .indices import indices
 from .pointwise import add_typed_map
 
 aten = torch.ops.aten
@@ -78,12 +79,9 @@ def _concatenated(graph: Graph, value: Tensor, parts: list[View], dim: int = 0) 
             rest = p.select(column < (i + 1) * width, values[i], rest)
         return rest
 
-    wide = torch.float64 if value.dtype == torch.float64 else torch.float32
-    count = layout.sizes[dim]
-    arange = Call(aten.arange.default, (count,), {"dtype": wide, "device": value.device})
-    (numbers,) = graph.add(arange, [Typed(Layout((count,), (1,)), wide, value.device)])
+    numbers = indices(graph, layout.sizes[dim], value)
     type = Typed(whole, value.dtype, value.device)
-    result = add_typed_map(graph, "cat", chosen, [View(numbers, columns), *inputs], type)
+    result = add_typed_map(graph, "cat", chosen, [View(numbers.value, columns), *inputs], type)
     return View(result.value, layout)
 
 

@@ -9,13 +9,12 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
-from ..ir.access import access_of, fill_bits
 from ..ir.axis_map import AxisMap
 from ..ir.fake_tensors import real_tensors, typed
 from ..ir.fx_utils import constant_pad
-from ..ir.graph import Graph, Indexed, Map, Typed, View
-from ..ir.iteration_space import find_space, index_map_of
+from ..ir.graph import Graph, Typed, View
 from ..ir.layout import Layout
+from ..ir.through_maps import DEVICES, MOST_POSITIONS, Maps, Source, add_indexed, after_makers, is_read
 from . import constant_pad as rows_of_zeros
 from . import pointwise
 from .contiguous import in_order
@@ -23,10 +22,7 @@ from .separable import axis_of_own_pass
 from .uncopied import uncopied
 
 aten = torch.ops.aten
-MOST_POSITIONS = 1 << 16  # of a map
 MOST_TAPS_OF_AXIS = 64  # whose number a kernel's key holds (csrc/program/axis_maps.h)
-DEVICES = {"cuda"}  # on CPUs PyTorch's own operators move elements faster
-Maps = dict[int, AxisMap]  # by dimension; dimensions left out have the identity
 
 
 def indexed(graph: Graph, name: str, type: Typed, source: View, maps: Maps, fill: float = 0.0) -> View | None:
@@ -47,44 +43,35 @@ def indexed(graph: Graph, name: str, type: Typed, source: View, maps: Maps, fill
             return None
         if type.dtype == torch.float64 and not all(map(_is_exact, maps.values())):
             return None
-    source, maps, fill = _after_source(source, maps, fill)
+    read = after_makers(Source(source, maps, fill))
     wide = torch.float64 if type.dtype == torch.float64 else torch.float32
-    sizes = source.value.dtype.itemsize, wide.itemsize, type.dtype.itemsize
-    first = axis_of_own_pass(source.layout.sizes, type.layout, maps, sizes)
+    sizes = read.view.value.dtype.itemsize, wide.itemsize, type.dtype.itemsize
+    first = axis_of_own_pass(read.view.layout.sizes, type.layout, read.maps, sizes)
     if first is not None:
-        between = list(source.layout.sizes)
-        between[first] = len(maps[first].rows)
+        others = {d: axis_map for d, axis_map in read.maps.items() if d != first}
+        between = list(read.view.layout.sizes)
+        between[first] = len(read.maps[first].rows)
         of_pass = Typed(Layout(tuple(between), type.layout.strides).packed, wide, type.device)
-        source = _added(graph, name, of_pass, source, {first: maps.pop(first)}, 0.0)
-        return None if source is None else indexed(graph, name, type, source, maps, fill)
-    return _added(graph, name, type, source, maps, fill)
+        source = _added(graph, name, of_pass, Source(read.view, {first: read.maps[first]}, 0.0))
+        return None if source is None else indexed(graph, name, type, source, others, read.fill)
+    return _added(graph, name, type, read)
 
 
-def _added(graph: Graph, name: str, type: Typed, source: View, maps: Maps, fill: float) -> View | None:
+def _added(graph: Graph, name: str, type: Typed, source: Source) -> View | None:
     """Add the operation, if there is a space for it: of what the source copies, of the source, or of a copy in the
     result's order of memory."""
     layout = type.layout
-
-    def of_dims(maps: Maps) -> tuple[AxisMap | None, ...]:
-        return tuple(maps.get(d) for d in range(len(layout.sizes)))
-
-    def has_space(source: View, maps: Maps) -> bool:
-        index_map = index_map_of(layout, source.layout)
-        if maps:
-            index_map = access_of(layout, source.layout, of_dims(maps), fill)
-        return find_space(layout.numel, {index_map}, set()) is not None
-
-    if maps and (before := uncopied(source, maps)) is not None and has_space(*before):
-        source, maps = before
-    elif not has_space(source, maps):
-        source = in_order(graph, source, Layout(source.layout.sizes, layout.strides).packed)
-        if not has_space(source, maps):
+    if source.maps and (before := uncopied(source.view, source.maps)) is not None:
+        view, maps = before
+        if is_read(layout, copied := source._replace(view=view, maps=maps)):
+            return add_indexed(graph, name, type, copied)
+    if not is_read(layout, source):
+        source = source._replace(
+            view=in_order(graph, source.view, Layout(source.view.layout.sizes, layout.strides).packed)
+        )
+        if not is_read(layout, source):
             return None
-    operation = Map([source], "clone", lambda x: x)
-    if maps:
-        operation = Indexed([source], name, lambda x: x, of_dims(maps), fill)
-    (result,) = graph.add(operation, [type])
-    return View(result, layout)
+    return add_indexed(graph, name, type, source)
 
 
 def _is_exact(axis_map: AxisMap) -> bool:
@@ -97,39 +84,13 @@ def as_float(number: float) -> float:
     return struct.unpack("<f", struct.pack("<f", number))[0]
 
 
-def _after_source(source: View, maps: Maps, fill: float) -> tuple[View, Maps, float]:
-    """The operand and maps, where the source is read through maps itself: those of both as one."""
-    maker = source.value.maker
-    while isinstance(maker, Indexed) and source.layout == source.value.layout:
-        (inner,) = maker.inputs
-        before = {d: axis_map for d, axis_map in enumerate(maker.maps) if axis_map is not None}
-        gaps = [any(axis_map.has_gaps for axis_map in some.values()) for some in (maps, before)]
-        if all(gaps) and fill_bits(fill) != fill_bits(maker.fill):
-            break
-        chooses = all(axis_map.only_chooses for axis_map in maps.values())
-        if not maker.only_chooses or (not chooses and gaps[1] and maker.fill):
-            break
-        maps = {d: _joined(before.get(d), maps.get(d)) for d in {*before, *maps}}
-        maps = {d: axis_map for d, axis_map in maps.items() if not axis_map.is_identity}
-        fill = fill if gaps[0] else maker.fill
-        source, maker = inner, inner.value.maker
-    return source, maps, fill
-
-
-def _joined(inner: AxisMap | None, outer: AxisMap | None) -> AxisMap:
-    """The map of one and then the other, of which one is there."""
-    if inner is None or outer is None:
-        return inner or outer
-    return inner.then(outer)
-
-
 def _constant_pad(graph: Graph, value: Tensor, view: View, pads: Sequence[int], number=0) -> View | None:
     """Rule of constant_pad_nd: zeros behind rows, or maps."""
     if (result := rows_of_zeros.RULES[constant_pad](graph, value, view, pads, number)) is not None:
         return result
     if value.dtype == torch.float64 and float(number) != as_float(number):
         return None
-    fill = float(bool(number)) if value.dtype == torch.bool else _rounded(float(number), value.dtype)
+    fill = float(bool(number)) if value.dtype == torch.bool else rounded(float(number), value.dtype)
     sizes, maps = view.layout.sizes, {}
     for i in range(len(pads) // 2):
         d = len(sizes) - 1 - i
@@ -137,7 +98,7 @@ def _constant_pad(graph: Graph, value: Tensor, view: View, pads: Sequence[int], 
     return indexed(graph, "pad", typed(value), view, maps, fill)
 
 
-def _rounded(number: float, dtype: torch.dtype) -> float:
+def rounded(number: float, dtype: torch.dtype) -> float:
     """The number as a tensor of this type has it."""
     with real_tensors():
         return torch.tensor(number, dtype=dtype).item()
@@ -195,23 +156,24 @@ def _replicated(i: int, size: int) -> int:
     return min(max(i, 0), size - 1)
 
 
-def _slice_scatter(graph: Graph, value: Tensor, base: View, source: View, dim=0, start=None, end=None, step=1):
-    """Rule of slice_scatter into zeros."""
-    maker, size = base.value.maker, base.layout.sizes[dim]
-    if maker is None or getattr(maker, "name", "") != "full[0.0]":
+def _repeat(graph: Graph, value: Tensor, view: View, counts: Sequence[int]) -> View | None:
+    """Rule of repeat."""
+    missing = len(counts) - len(view.layout.sizes)
+    sizes, strides = (1,) * missing + view.layout.sizes, (0,) * missing + view.layout.strides
+    whole = View(view.value, Layout(sizes, strides, view.layout.offset))
+    if not value.numel():
         return None
-    places = [-1] * size
-    for place, i in enumerate(range(size)[start:end:step]):
-        places[i] = place
-    d = dim % len(base.layout.sizes)
-    return indexed(graph, "slice_backward", typed(value), source, {d: AxisMap.choosing(source.layout.sizes[d], places)})
+    maps = {
+        d: AxisMap.choosing(sizes[d], (i % sizes[d] for i in range(sizes[d] * counts[d]))) for d in range(len(counts))
+    }
+    return indexed(graph, "repeat", typed(value), whole, maps)
 
 
 RULES: dict = {
     constant_pad: _constant_pad,
     aten.roll.default: _roll,
     aten.flip.default: _flip,
-    aten.slice_scatter.default: _slice_scatter,
+    aten.repeat.default: _repeat,
 }
 for _name, _places in (("reflection_pad", _reflected), ("replication_pad", _replicated)):
     for _rank in (1, 2, 3):

@@ -206,8 +206,12 @@ def _constant(number: Callable, graph: Graph, value, *args, **kwargs) -> View | 
     constant = number(*args)
     if constant is None or not layout_of(value).is_dense or not value.numel():
         return None
-    constant = float(bool(constant) if value.dtype == torch.bool else constant)
-    return add_map(graph, f"full[{constant}]", lambda: Expression("constant", attribute=constant), [], value)
+    return full(graph, float(bool(constant) if value.dtype == torch.bool else constant), value)
+
+
+def full(graph: Graph, number: float, like: Tensor) -> View:
+    """Add a Map whose result has the number in all elements."""
+    return add_map(graph, f"full[{number}]", lambda: Expression("constant", attribute=number), [], like)
 
 
 def _map(target, rule: Callable[..., Expression], graph: Graph, value, *args, **kwargs) -> View | None:
@@ -222,11 +226,11 @@ def _map(target, rule: Callable[..., Expression], graph: Graph, value, *args, **
     inputs, places = [], []
     for place, arg in enumerate(args):
         if isinstance(arg, View):
-            expanded = _expanded(arg, layout.sizes)
-            if expanded is None or expanded.value.device != value.device:
+            view = expanded(arg, layout.sizes)
+            if view is None or view.value.device != value.device:
                 return None
             places.append(place)
-            inputs.append(expanded)
+            inputs.append(view)
         elif not (arg is None or isinstance(arg, (int, float, bool, str))):
             return None
     if any(isinstance(arg, View) for arg in kwargs.values()) or not computes(inputs, value):
@@ -273,7 +277,7 @@ def computes(inputs: list[View], value: Tensor) -> bool:
     return torch.float64 not in both or (value.device.type == "cpu" and len(both) == 1)
 
 
-def _expanded(view: View, sizes: tuple[int, ...]) -> View | None:
+def expanded(view: View, sizes: tuple[int, ...]) -> View | None:
     """The view broadcast to these sizes; None if it cannot be."""
     layout, missing = view.layout, len(sizes) - len(view.layout.sizes)
     if missing < 0 or any(a != b and a != 1 for a, b in zip(layout.sizes, sizes[missing:], strict=True)):

@@ -3,6 +3,7 @@
 from .drop_round_trips import drop_round_trips
 from .drop_unused import drop_unused
 from .fold_biases import fold_biases
+from .follow_readers import follow_readers
 from .join_products import join_products
 from .join_sums import join_sums
 from .moments_of_parts import moments_of_parts
@@ -12,12 +13,13 @@ from .pack_counters import pack_counters
 from .pack_keys import pack_keys
 from .pad_casts import pad_casts
 from .read_messages import read_messages
+from .read_parts import read_parts
 from .share_equal import share_equal
 from .stack_selected import stack_selected
 from .widen_products import widen_products
 
 PASSES = (
     *(drop_round_trips, drop_unused, share_equal, narrow_reductions, fold_biases, moments_of_parts),
-    *(join_products, join_sums, stack_selected, drop_unused),
+    *(join_products, join_sums, stack_selected, read_parts, follow_readers, drop_unused),
     *(read_messages, pack_counters, widen_products, pack_casts, pad_casts, pack_keys),
 )

@@ -1,0 +1,92 @@
+"""Assignments to slices, and repeated tensors, that the compiler computes by programs."""
+
+import math
+
+import pytest
+import torch
+from against_eager import without_dynamo
+from marks import needs_aten
+from test_compiler_index_maps import FORMATS, calls, check
+
+from torch_reformer.compiler.lowering import indexed, slices
+
+pytestmark = needs_aten
+
+
+@pytest.fixture(autouse=True, scope="module")
+def on_cpus():
+    """Tensors are read through maps on CPUs, too."""
+    with pytest.MonkeyPatch.context() as changes:
+        for module in (indexed, slices):
+            changes.setattr(module, "DEVICES", {"cuda", "cpu"})
+        yield
+
+
+def assigned(x, dim, start, end, step=1):
+    y = x * 2
+    return torch.slice_scatter(
+        y, x.narrow(dim, 0, len(range(x.shape[dim])[start:end:step])).sin(), dim, start, end, step
+    )
+
+
+FUNCTIONS = {
+    "channels": lambda x: assigned(x, 1, 1, None),
+    "lines": lambda x: assigned(x, 2, 2, -1),
+    "columns": lambda x: assigned(x, 3, 0, 4) * 2,
+    "images": lambda x: assigned(x, 0, 1, 2),
+    "all": lambda x: assigned(x, 2, None, None),
+    "nothing": lambda x: assigned(x, 2, 4, 4),
+    "a number": lambda x: torch.slice_scatter(x.exp(), torch.full_like(x[:, :1], -0.5), 1, 2, 3),
+    "infinity": lambda x: torch.slice_scatter(x.exp(), torch.full_like(x[..., :3], -math.inf), 3, 2, 5).exp(),
+    "into a number": lambda x: torch.slice_scatter(torch.ones_like(x), x[:, :, ::2].exp(), 2, 0, None, 2) * 3,
+    "twice": lambda x: torch.slice_scatter(assigned(x, 2, 1, 3), x[:, :2] + 1, 1, 0, 2),
+    "repeat": lambda x: x.repeat(2, 1, 3, 2) * 2,
+    "repeat in more dimensions": lambda x: x[0, 0].repeat(3, 2, 1, 2),
+    "tile": lambda x: x.tile(2, 1),
+}
+
+
+@pytest.mark.parametrize("layout", FORMATS)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_values(name, dtype, layout):
+    x = torch.randn(2, 3, 6, 7, generator=torch.Generator().manual_seed(0)).to(dtype)
+    check(FUNCTIONS[name], x.contiguous(memory_format=FORMATS[layout]))
+
+
+def test_assignment_in_place():
+    """One kernel computes the tensor, what replaces a slice, and what reads both; the input stays as it is."""
+
+    def function(x, y):
+        z = x * 2
+        z[:, 2:6] = y[:, 2:6]
+        z[:, :, 3:] = 7.0
+        return z * 1
+
+    x, y = torch.randn(4, 8, 6), torch.randn(4, 8, 6)
+    x[0, 0, 0], x[1, 3, 1], y[0, 3, 0] = math.nan, math.nan, -0.0
+    before, reports = x.clone(), []
+    actual = without_dynamo(function, reports.append)(x, y)
+    torch.testing.assert_close(actual, function(x, y), equal_nan=True)
+    assert torch.equal(x.nan_to_num(9.0), before.nan_to_num(9.0)) and actual[0, 3, 0].signbit()
+    assert [line.kind for line in reports[0].lines].count("stitch") == 1 and calls(reports) <= {"aten::arange"}
+
+
+def test_truths_and_whole_numbers():
+    def function(x, n):
+        return (
+            torch.slice_scatter(x > 0, x[:1] < 0, 0, 1, 2).logical_not(),
+            torch.slice_scatter(n, n[:1] * 2, 0, 1, 2),
+            (x > 1).repeat(2, 3),
+            n.repeat(1, 2),
+        )
+
+    x, n = torch.randn(4, 6), torch.arange(24).view(4, 6)
+    for actual, expected in zip(without_dynamo(function, lambda report: None)(x, n), function(x, n), strict=True):
+        assert torch.equal(actual, expected)
+
+
+def test_nothing_repeated():
+    x = torch.randn(4, 6)
+    for function in (lambda x: x.repeat(0, 2) + 1, lambda x: x[:0].repeat(2, 2) + 1, lambda x: x[0, 0].repeat(5) + 1):
+        assert torch.equal(without_dynamo(function, lambda report: None)(x), function(x))

@@ -1,0 +1,48 @@
+"""Element-wise operators of slices with a step, whose columns lie apart in memory, as in rotary embeddings of pairs:
+these are read through maps."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from torch import Tensor
+
+from ..ir.axis_map import AxisMap
+from ..ir.graph import Graph, Typed, View
+from ..ir.layout import Layout
+from . import pointwise
+from .indexed import indexed
+
+_MOST_APART = 8  # elements from one column to the next, so that some are read with one access of memory
+
+
+def _over(rule: Callable) -> Callable:
+    """The rule of an operator, with operands read through maps where no program reads them by strides."""
+
+    def run(graph: Graph, value, *args, **kwargs):
+        if isinstance(value, Tensor):
+            args = [_read(graph, arg) if isinstance(arg, View) else arg for arg in args]
+        return rule(graph, value, *args, **kwargs)
+
+    return run
+
+
+def _read(graph: Graph, view: View) -> View:
+    """The result of an operation that reads the view through a map of its columns, if these lie apart; else the view
+    itself."""
+    sizes, strides = view.layout.sizes, view.layout.strides
+    steps = {d: stride for d, (size, stride) in enumerate(zip(sizes, strides, strict=True)) if size > 1}
+    d = min(steps, key=lambda d: steps[d], default=None)
+    if d is None or not 1 < steps[d] <= _MOST_APART or view.elements == view.value.layout.numel:
+        return view
+    size = (sizes[d] - 1) * steps[d] + 1
+
+    def with_columns(numbers: tuple[int, ...], of_columns: int) -> tuple[int, ...]:
+        return (*numbers[:d], of_columns, *numbers[d + 1 :])
+
+    source = View(view.value, Layout(with_columns(sizes, size), with_columns(strides, 1), view.layout.offset))
+    type = Typed(Layout(sizes, strides).packed, view.value.dtype, view.value.device)
+    return indexed(graph, "slice", type, source, {d: AxisMap.choosing(size, range(0, size, steps[d]))}) or view
+
+
+RULES = {target: _over(rule) for target, rule in pointwise.RULES.items()}

@@ -1,0 +1,80 @@
+"""Rules of slice_scatter, which replaces a slice of a tensor."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from ... import program as p
+from ...program import Value as Expression
+from ..ir.axis_map import AxisMap
+from ..ir.fake_tensors import typed
+from ..ir.graph import Call, Graph, Map, View
+from ..ir.iteration_space import find_space, index_map_of, operand_maps
+from ..ir.layout import Layout
+from ..ir.through_maps import DEVICES
+from . import pointwise
+from .indexed import as_float, indexed, rounded
+from .indices import indices
+
+aten = torch.ops.aten
+
+
+def _slice_scatter(graph: Graph, value: Tensor, base: View, source: View, dim=0, start=None, end=None, step=1):
+    """Rule of slice_scatter: the source with a number around it, read through a map; or a choice between source and
+    base by the index."""
+    d, size = dim % len(base.layout.sizes), base.layout.sizes[dim]
+    replaced = range(size)[start:end:step]
+    source = _copied(source)
+    if source.value.dtype != value.dtype:
+        return None
+    places = {i: place for place, i in enumerate(replaced)}
+    scattered = {d: AxisMap.choosing(source.layout.sizes[d], (places.get(i, -1) for i in range(size)))}
+    if (number := _number(base)) is not None:
+        return indexed(graph, "slice_backward", typed(value), source, scattered, number)
+    if step != 1 or not replaced or len(replaced) == size or not pointwise.computes([base], value):
+        return None
+    if (number := _number(source)) is not None and value.device.type in DEVICES:
+        part: View | None = pointwise.full(graph, number, value)
+    else:
+        part = indexed(graph, "part", typed(value), source, scattered)
+    return None if part is None else _chosen(graph, value, base, part, d, replaced)
+
+
+def _chosen(graph: Graph, value: Tensor, base: View, part: View, d: int, replaced: range) -> View | None:
+    """The part where the index is one of the replaced ones, else the base. None if no program reads all of it."""
+    layout = part.layout
+    along = Layout(layout.sizes, tuple(int(other == d) for other in range(len(layout.sizes))))
+    index_maps = {index_map_of(layout, along), index_map_of(layout, base.layout)}
+    index_maps |= {index_map for _, index_map in operand_maps(part.value.maker)}
+    if find_space(layout.numel, index_maps, set()) is None:
+        return None
+
+    def choice(index: Expression, part: Expression, base: Expression) -> Expression:
+        return p.select(index < replaced.start, base, p.select(index < replaced.stop, part, base))
+
+    numbers = View(indices(graph, layout.sizes[d], value).value, along)
+    return pointwise.add_map(graph, "slice_scatter", choice, [numbers, part, base], value)
+
+
+def _copied(view: View) -> View:
+    """What the view is a copy of, in another layout."""
+    maker = view.value.maker
+    if not isinstance(maker, Call) or maker.operator is not aten.copy.default or view.layout != view.value.layout:
+        return view
+    source = maker.args[1]
+    if source.value.dtype != view.value.dtype or source.value.device != view.value.device:
+        return view
+    return pointwise.expanded(source, view.layout.sizes) or view
+
+
+def _number(view: View) -> float | None:
+    """The number that all elements of a view are, if that is known and fp32 holds it."""
+    maker = view.value.maker
+    if not isinstance(maker, Map) or maker.inputs or not maker.name.startswith("full["):
+        return None
+    number = rounded(float(maker.name.removeprefix("full[").removesuffix("]")), view.value.dtype)
+    return number if as_float(number) == number else None
+
+
+RULES = {aten.slice_scatter.default: _slice_scatter}
