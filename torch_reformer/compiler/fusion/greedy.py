@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import copy
 
+from ..ir.access import Access
 from ..ir.graph import Conv, Graph, Map, Operation, Reduce, Value, View
 from ..ir.iteration_space import IndexMap, IterationSpace, find_space, fits, operand_maps, result_maps, without
 from ..ir.kernel_limits import MOST_INLINED, MOST_INPUTS, MOST_OPERATIONS, MOST_OUTPUTS
@@ -23,7 +24,7 @@ class Fusion:
         group_of: operation -> number of its group or call.
         random: numbers of the calls that draw random numbers, in order.
         needs: for each number, the groups and calls that come before it, as bits.
-        readers: value -> groups that make it, or read it element by element.
+        readers: value -> groups that make it, or read it element by element or through maps.
         left: value -> uses by operations that are in no group yet.
         place_of: operation -> position in the graph.
     """
@@ -184,7 +185,8 @@ class Fusion:
             most: small operations that the group may recompute for it.
 
         Returns:
-            The views, and those of their values that are read element by element in the operation's own order.
+            The views, and those of their values that are read element by element in the operation's own order, or
+            through maps.
         """
         layout = operation.input.layout if isinstance(operation, Reduce) else operation.results[0].layout
         full_map = full_map_of(layout.numel)
@@ -205,7 +207,7 @@ class Fusion:
                     continue
                 self._make(view)
             inputs.append((view, index_map))
-            if index_map == full_map and view.is_full:
+            if (index_map == full_map and view.is_full) or isinstance(index_map, Access):
                 full.add(view.value)
         return inputs, full
 

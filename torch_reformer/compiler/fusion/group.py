@@ -114,8 +114,11 @@ class FusionGroup:
         return self.transposed.get(key, key)
 
     def full_inputs(self) -> Iterator[View]:
-        """Inputs that are read element by element, in the result's order."""
-        return (view for key, view in self.inputs.items() if key[2] == self.full_map and view.is_full)
+        """Inputs that are read element by element, in the result's order or through maps."""
+        full = self.full_map
+        return (
+            view for key, view in self.inputs.items() if (key[2] == full and view.is_full) or isinstance(key[2], Access)
+        )
 
     @property
     def full_map(self) -> IndexMap:

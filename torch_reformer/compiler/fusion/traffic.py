@@ -43,10 +43,12 @@ def _not_touched(fusion: Fusion, number: int) -> int:
     """Bytes of views that a group reads only through maps, which leave them out."""
     group = fusion.groups.get(number)
     touched: dict[tuple[Value, Layout], int] = {}
+    views: dict[tuple[Value, Layout], View] = {}
     for (value, layout, index_map), view in group.inputs.items() if group else ():
         elements = index_map.elements if isinstance(index_map, Access) else view.elements
         touched[value, layout] = touched.get((value, layout), 0) + elements
-    return sum(max(0, layout.elements - touched[value, layout]) * value.dtype.itemsize for value, layout in touched)
+        views[value, layout] = view
+    return sum(max(0, view.elements - touched[key]) * view.value.dtype.itemsize for key, view in views.items())
 
 
 def _not_gathered(fusion: Fusion, number: int) -> int:

@@ -78,8 +78,8 @@ class View:
 
     @property
     def elements(self) -> int:
-        """Number of elements of the value that are read; repeated ones count once."""
-        return self.layout.elements
+        """Number of elements of the value that are read; repeated ones count once, also where runs overlap."""
+        return min(self.layout.elements, self.value.layout.elements)
 
     def transposed(self) -> View:
         """The view with its dimensions in reverse order."""

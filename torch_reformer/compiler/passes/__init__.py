@@ -6,6 +6,7 @@ from .fold_biases import fold_biases
 from .follow_readers import follow_readers
 from .join_products import join_products
 from .join_sums import join_sums
+from .map_operands import map_operands
 from .moments_of_parts import moments_of_parts
 from .narrow_reductions import narrow_reductions
 from .pack_casts import pack_casts
@@ -20,6 +21,6 @@ from .widen_products import widen_products
 
 PASSES = (
     *(drop_round_trips, drop_unused, share_equal, narrow_reductions, fold_biases, moments_of_parts),
-    *(join_products, join_sums, stack_selected, read_parts, follow_readers, drop_unused),
+    *(join_products, join_sums, stack_selected, map_operands, read_parts, follow_readers, drop_unused),
     *(read_messages, pack_counters, widen_products, pack_casts, pad_casts, pack_keys),
 )
