@@ -19,15 +19,15 @@ from torch._prims_common import are_strides_like_channels_last_or_false
 from torch.fx import GraphModule, Node
 from torch.utils._pytree import tree_leaves
 
-from ..ir.fx_utils import CONSTANTS, UPSAMPLINGS, given_again, gradient_of, in_order, is_element_wise
+from ..ir.fx_utils import CONSTANTS, REDUCTIONS, UPSAMPLINGS, given_again, gradient_of, in_order, is_element_wise
 
 aten, reformer = torch.ops.aten, torch.ops.reformer
 Choice = Callable[[Node, Tensor, dict[Node, object]], Tensor]
 # Operators that, besides element-wise ones, give the same elements whatever the strides of their operands. Others may
 # have been chosen by these strides, as attention kernels are.
 ANY_ORDER = {
-    *(aten.sum.default, aten.sum.dim_IntList, aten.mean.default, aten.mean.dim, aten.amax.default),
-    *(aten.var_mean.correction, aten.convolution.default, aten.convolution_backward.default, aten._to_copy.default),
+    *REDUCTIONS,
+    *(aten.convolution.default, aten.convolution_backward.default, aten._to_copy.default),
     *(aten.clone.default, aten.copy.default, aten.view.default, aten.reshape.default, aten.permute.default),
     *(aten.expand.default, aten.squeeze.dims, aten.unsqueeze.default, aten.slice.Tensor, aten.select.int),
     *(aten.new_empty_strided.default, aten.slice_scatter.default, *CONSTANTS),
