@@ -19,7 +19,16 @@ from torch._prims_common import are_strides_like_channels_last_or_false
 from torch.fx import GraphModule, Node
 from torch.utils._pytree import tree_leaves
 
-from ..ir.fx_utils import CONSTANTS, REDUCTIONS, UPSAMPLINGS, given_again, gradient_of, in_order, is_element_wise
+from ..ir.fx_utils import (
+    CONSTANTS,
+    REDUCTIONS,
+    UPSAMPLINGS,
+    given_again,
+    gradient_of,
+    in_order,
+    in_order_of_operand,
+    is_element_wise,
+)
 
 aten, reformer = torch.ops.aten, torch.ops.reformer
 Choice = Callable[[Node, Tensor, dict[Node, object]], Tensor]
@@ -182,6 +191,8 @@ def _changed(node: Node, changed: dict[Node, object], choose: Choice, any_order:
         if not (node.target is operator.getitem or node.target in any_order or is_element_wise(node)):
             raise _HasAnOrder
         value = given_again(node, changed)
+        if node.target in REDUCTIONS and isinstance(value, Tensor):
+            value = in_order_of_operand(node, value, changed)
     else:
         value = before
     if isinstance(value, Tensor):

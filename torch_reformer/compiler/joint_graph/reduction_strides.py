@@ -9,9 +9,7 @@ from __future__ import annotations
 from torch import Tensor
 from torch.fx import GraphModule, Node
 
-from ..ir.fake_tensors import layout_of
-from ..ir.fx_utils import REDUCTIONS
-from ..ir.layout import Layout
+from ..ir.fx_utils import REDUCTIONS, in_order_of_operand
 from .propagate_memory_format import ANY_ORDER, OF_MATRICES, apply, with_choice
 
 
@@ -27,7 +25,7 @@ def _change(module: GraphModule, nodes: list[Node], reductions: list[Node]) -> N
     chosen = set(reductions)
 
     def choose(node: Node, value: Tensor, changed: dict[Node, object]) -> Tensor:
-        return _in_order(node, value, changed) if node in chosen else value
+        return in_order_of_operand(node, value, changed) if node in chosen else value
 
     if changed := with_choice(nodes, choose, ANY_ORDER | OF_MATRICES):
         apply(module, changed)
@@ -40,20 +38,4 @@ def _change(module: GraphModule, nodes: list[Node], reductions: list[Node]) -> N
 def _is_contiguous(node: Node) -> bool:
     """True if the result's elements may lie in several orders, and do not lie in the operand's."""
     value = node.meta["val"]
-    return isinstance(value, Tensor) and _in_order(node, value, {}) is not value
-
-
-def _in_order(node: Node, value: Tensor, changed: dict[Node, object]) -> Tensor:
-    """The result with its dimensions in the operand's order of memory; the value itself if they are."""
-    operand = layout_of(changed.get(node.args[0], node.args[0].meta["val"]))
-    strides = operand.strides
-    if value.dim() < len(strides):
-        dims = node.args[1] if len(node.args) > 1 else node.kwargs.get("dim")
-        dims = [dims] if isinstance(dims, int) else dims or range(len(strides))
-        over = {d % len(strides) for d in dims}
-        strides = tuple(stride for d, stride in enumerate(strides) if d not in over)
-    sizes = tuple(value.shape)
-    if any(size > 1 and not stride for size, stride in zip(sizes, strides, strict=True)):
-        return value  # repeated elements have no order
-    packed = Layout(sizes, strides).packed
-    return value if packed.matches(layout_of(value)) else value.new_empty_strided(sizes, packed.strides)
+    return isinstance(value, Tensor) and in_order_of_operand(node, value, {}) is not value
