@@ -51,7 +51,7 @@ from .joint_graph.mutated_inputs import save_reads_of_mutated_inputs
 from .joint_graph.pad_mm import pad_before_saving, pad_mm
 from .joint_graph.partition import recompute_broadcasts, recompute_gathers, save_compared_extremes
 from .joint_graph.propagate_memory_format import propagate_memory_format
-from .joint_graph.reduction_strides import keep_order_in_reductions
+from .joint_graph.reduction_order import keep_order_in_reductions
 from .joint_graph.rematerialize import rematerialize
 from .joint_graph.save_random import save_random
 from .joint_graph.split_addmm import split_addmm

@@ -74,7 +74,7 @@ def propagate_memory_format(module: GraphModule, both_passes: bool = False) -> N
                 apply(module, changed)
                 node.kwargs = {}
     free = [node for node in nodes if _is_free(node)]
-    images = {node for node in free if any(map(_is_only_channels_last, _partners(node, {})))}
+    images = {node for node in free if any(map(_is_only_channels_last, partners(node, {})))}
     zeros = {node for node in free if _gets_channels_last(node)}
 
     def for_images(images: set[Node], node: Node, value: Tensor, changed: dict[Node, object]) -> Tensor:
@@ -218,7 +218,7 @@ def _is_better_contiguous(node: Node, value: Tensor, changed: dict[Node, object]
         return False
     operands = [changed.get(input, input.meta.get("val")) for input in node.all_input_nodes]
     operands = [each for each in operands if isinstance(each, Tensor) and each.shape == value.shape]
-    return any(each.is_contiguous() for each in (*operands, *_partners(node, changed)))
+    return any(each.is_contiguous() for each in (*operands, *partners(node, changed)))
 
 
 def _tensors(node: Node) -> list[Tensor]:
@@ -250,7 +250,7 @@ def _gets_channels_last(node: Node) -> bool:
     )
 
 
-def _partners(node: Node, changed: dict[Node, object]) -> list[Tensor]:
+def partners(node: Node, changed: dict[Node, object]) -> list[Tensor]:
     """Tensors of the node's shape that element-wise operations read together with it, or with a result that they or
     others have computed from it."""
     partners, todo, seen = [], [node], {node}
