@@ -20,19 +20,21 @@ from ...program import Value as Expression
 from ...runtime.dtypes import FLOATS
 from ..ir.axis_map import AxisMap
 from ..ir.graph import Graph, Reduce, Typed, View
-from ..ir.iteration_space import find_space, reduces_rows, without
+from ..ir.iteration_space import has_space, reduces_rows, without
 from ..ir.layout import Layout
+from ..ir.terms import (
+    MAX_OF_TERMS,
+    MEAN_OF_TERMS,
+    MOST_TERMS,
+    SQUARES_OF_TERMS,
+    SUM_OF_TERMS,
+    Dims,
+    has_kernel,
+    sum_of,
+    terms,
+)
 from . import indexed
-from .contiguous import has_space
 from .pointwise import add_typed_map
-
-_LEAST_OF_IMAGE = 512  # adjacent elements of an image that is reduced in part: as many as a block has threads
-MOST_TERMS = 8
-# Names of Maps of few terms.
-SUM_OF_TERMS, MAX_OF_TERMS = "sum_of_terms", "max_of_terms"
-MEAN_OF_TERMS, SQUARES_OF_TERMS = "mean_of_terms", "squares_of_terms"
-OF_TERMS = {SUM_OF_TERMS, MAX_OF_TERMS, MEAN_OF_TERMS, SQUARES_OF_TERMS}
-Dims = tuple[int, ...]
 
 
 class Step(NamedTuple):
@@ -66,18 +68,19 @@ def statistics(graph: Graph, view: View, over: Dims) -> tuple[View, View] | None
     if not _computes(view):
         return None
     over = _longer(view.layout, over)
-    packed = view.layout.packed
-    if over and reduces_rows(packed.numel, without(packed, over)):
+    layout = view.layout
+    if over and reduces_rows(layout.numel, without(layout.packed, over)):
         return _statistics_by_sums(graph, view, over)
-    if over and has_kernel(packed, over):
+    if over and has_kernel(layout, over):
         return _moments(graph, view, over)
-    if 1 < _count(view.layout, over) <= MOST_TERMS:
+    if 1 < _count(layout, over) <= MOST_TERMS:
         return _statistics_of_terms(graph, view, over)
-    for first in _parts(view.layout, over):
-        if has_kernel(packed, first):
+    for first in _parts(layout, over):
+        if has_kernel(layout, first):
             parts = statistics(graph, view, first)
-            return parts and _combined(graph, *parts, _count(view.layout, first), tuple(set(over) - set(first)))
-    return None
+            left = tuple(d for d in over if d not in first)
+            return parts and _combined(graph, *parts, _count(layout, first), left)
+    return _statistics_by_sums(graph, view, over) if over else None
 
 
 def mapped(graph: Graph, name: str, expression: Callable[..., Expression], views: Sequence[View], dtype) -> View | None:
@@ -105,7 +108,7 @@ def _computes(view: View) -> bool:
 def steps(kind: str, view: View, over: Dims) -> list[Step] | None:
     """Steps of a reduction, the first one first; None if there are none that kernels can take."""
     is_gpu = view.value.device.type in indexed.DEVICES
-    return _steps(kind, view.layout.packed, tuple(_longer(view.layout, over)), is_gpu)
+    return _steps(kind, view.layout, _longer(view.layout, over), is_gpu)
 
 
 @functools.lru_cache(1 << 12)
@@ -149,14 +152,6 @@ def _without(layout: Layout, over: Dims) -> Layout:
     return Layout(sizes, layout.strides).packed
 
 
-def has_kernel(layout: Layout, over: Dims) -> bool:
-    """True if one kernel reduces these dimensions of a dense tensor."""
-    index_map = without(layout, over)
-    if len(index_map) > 1 and index_map[-1][0] < _LEAST_OF_IMAGE:
-        return False
-    return find_space(layout.numel, {((1, layout.numel),)}, {index_map}) is not None
-
-
 # One step
 
 
@@ -188,20 +183,6 @@ def _squeezed(layout: Layout, over: Dims) -> Layout:
     """The layout without these dimensions."""
     sizes, strides = ([n for d, n in enumerate(each) if d not in over] for each in (layout.sizes, layout.strides))
     return Layout(tuple(sizes), tuple(strides))
-
-
-def terms(view: View, over: Dims) -> list[View]:
-    """Views of the elements that are reduced to one, in order, with one element in the reduced dimensions."""
-    layout = view.layout
-    sizes = tuple(1 if d in over else size for d, size in enumerate(layout.sizes))
-    places = itertools.product(*(range(layout.sizes[d]) for d in over))
-    offsets = (sum(i * layout.strides[d] for d, i in zip(over, place, strict=True)) for place in places)
-    return [View(view.value, Layout(sizes, layout.strides, layout.offset + offset)) for offset in offsets]
-
-
-def sum_of(*terms: Expression) -> Expression:
-    """PyTorch's sums begin with 0: a sum of -0.0 is 0."""
-    return sum(terms[1:], terms[0]) + 0.0
 
 
 def _by_terms(graph: Graph, kind: str, view: View, over: Dims) -> View | None:

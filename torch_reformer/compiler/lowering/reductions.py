@@ -52,7 +52,10 @@ def _result(
         found = View(found.value, Layout(sizes, strides, found.layout.offset))
     if name != "cast" or found.value.dtype != like.dtype or found.value is operand.value:
         found = mapped(graph, name, expression, [found], like.dtype)
-    return None if found is None else dense(graph, found, layout)
+    if found is None:
+        return None
+    found = dense(graph, found, layout)
+    return View(found.value, Layout(layout.sizes, layout.strides, found.layout.offset))
 
 
 def add_sum(graph: Graph, value, view, dims=None, keepdim=False, dtype=None, scale: float = 1.0):

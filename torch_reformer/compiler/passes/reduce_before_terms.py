@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from ..ir.graph import Graph, Map, Operation, Reduce, Typed, Value, View, is_removable_cast
 from ..ir.layout import Layout
-from ..lowering.reduced import SUM_OF_TERMS, has_kernel, sum_of, terms
+from ..ir.terms import SUM_OF_TERMS, has_kernel, sum_of, terms
 
 
 def reduce_before_terms(graph: Graph) -> None:

@@ -6,9 +6,9 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from ..ir.graph import Graph, Indexed, Map, Operation, Random, View
+from ..ir.iteration_space import has_space
 from ..ir.layout import Layout
-from ..lowering.contiguous import has_space
-from ..lowering.reduced import OF_TERMS
+from ..ir.terms import OF_TERMS
 
 
 class _Box(NamedTuple):
