@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from typing import NamedTuple
 
 from ...program import Value as Expression
 from .graph import View
@@ -39,3 +40,40 @@ def terms(view: View, over: Dims) -> list[View]:
 def sum_of(*terms: Expression) -> Expression:
     """PyTorch's sums begin with 0: a sum of -0.0 is 0."""
     return sum(terms[1:], terms[0]) + 0.0
+
+
+class Box(NamedTuple):
+    """A rectangular part of a tensor: for each of its dimensions, the whole's (None if it has one element); and where
+    it starts, and how many elements it has, in each of the whole's."""
+
+    dims: tuple[int | None, ...]
+    starts: tuple[int, ...]
+    extents: tuple[int, ...]
+
+
+def box_of(part: Layout, whole: Layout) -> Box | None:
+    """Where a part lies in the whole; None if it is not rectangular there."""
+    dim_of_stride = {whole.strides[d]: d for d, size in enumerate(whole.sizes) if size > 1}
+    starts, extents = [0] * len(whole.sizes), [1] * len(whole.sizes)
+    dims = [
+        dim_of_stride.get(stride) if size > 1 else None for size, stride in zip(part.sizes, part.strides, strict=True)
+    ]
+    for d, size in zip(dims, part.sizes, strict=True):
+        if d is not None:
+            extents[d] *= size
+        elif size > 1:
+            return None
+    offset = part.offset
+    for stride, d in sorted(dim_of_stride.items(), reverse=True):
+        starts[d], offset = divmod(offset, stride)
+        if starts[d] + extents[d] > whole.sizes[d]:
+            return None
+    return None if offset else Box(tuple(dims), tuple(starts), tuple(extents))
+
+
+def part_of(view: View, sizes: tuple[int, ...], box: Box) -> View:
+    """The part of an operand from which a part of the result is computed."""
+    layout = view.layout
+    strides = tuple(0 if d is None else layout.strides[d] for d in box.dims)
+    offset = sum(start * stride for start, stride in zip(box.starts, layout.strides, strict=True))
+    return View(view.value, Layout(sizes, strides, layout.offset + offset))

@@ -16,7 +16,6 @@ from ..ir.fx_utils import REDUCTIONS, in_order_of_operand, is_element_wise
 from .propagate_memory_format import ANY_ORDER, OF_MATRICES, apply, partners, with_choice
 
 aten = torch.ops.aten
-_IMAGES = 4  # dimensions of images, whose order propagate_memory_format.py chooses
 
 
 def keep_order_in_reductions(module: GraphModule) -> None:
@@ -70,7 +69,7 @@ def _read_by(node: Node) -> list[Node]:
 def _is_broadcast(node: Node) -> bool:
     """True for an element-wise operation whose operands all repeat their elements."""
     value = node.meta.get("val")
-    if not is_element_wise(node) or not isinstance(value, Tensor) or value.dim() <= _IMAGES:
+    if not is_element_wise(node) or not isinstance(value, Tensor):
         return False
     operands = [input.meta["val"] for input in node.all_input_nodes if isinstance(input.meta.get("val"), Tensor)]
     return bool(operands) and all(0 in operand.stride() or operand.numel() < value.numel() for operand in operands)

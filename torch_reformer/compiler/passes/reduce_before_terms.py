@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from ..ir.graph import Graph, Map, Operation, Reduce, Typed, Value, View, is_removable_cast
 from ..ir.layout import Layout
-from ..ir.terms import SUM_OF_TERMS, has_kernel, sum_of, terms
+from ..ir.terms import SUM_OF_TERMS, box_of, has_kernel, part_of, sum_of, terms
 
 
 def reduce_before_terms(graph: Graph) -> None:
@@ -39,23 +39,25 @@ def _stacked(operation: Operation, readers: dict[Value, list[Operation | None]])
         return None
     view = operation.input
     while is_removable_cast(view.value.maker) and _is_only_reader(view, readers):
-        (view,) = view.value.maker.inputs
+        (cast,) = view.value.maker.inputs
+        if not cast.layout.matches(view.value.layout):
+            return None
+        view = View(cast.value, view.layout)
     maker = view.value.maker
     if not isinstance(maker, Map) or maker.name != SUM_OF_TERMS or not _is_only_reader(view, readers):
         return None
-    first, *_ = layouts = [term.layout for term in maker.inputs]
-    offsets = [layout.offset for layout in layouts]
-    step = offsets[1] - first.offset
-    if offsets != [first.offset + i * step for i in range(len(offsets))]:
+    box = box_of(view.layout, view.value.layout)
+    if box is None or box.extents != view.value.layout.sizes:
         return None
-    stacked = View(
-        maker.inputs[0].value,
-        Layout((len(layouts), *first.sizes), (step, *first.strides), first.offset),
-    )
-    over = tuple(d + 1 for d in operation.over)
-    return stacked if stacked.is_full and has_kernel(stacked.layout, over) else None
+    first, second, *_ = layouts = [part_of(term, view.layout.sizes, box).layout for term in maker.inputs]
+    step = second.offset - first.offset
+    if [layout.offset - first.offset for layout in layouts] != [i * step for i in range(len(layouts))]:
+        return None
+    stacked = Layout((len(layouts), *first.sizes), (step, *first.strides), first.offset)
+    whole = View(maker.inputs[0].value, stacked)
+    return whole if whole.is_full and has_kernel(stacked, tuple(d + 1 for d in operation.over)) else None
 
 
 def _is_only_reader(view: View, readers: dict[Value, list[Operation | None]]) -> bool:
-    """True if the value is read once, as it is."""
-    return view.layout == view.value.layout and len(readers[view.value]) == 1
+    """True if the value is read once, and has no element that is not read."""
+    return view.is_full and len(readers[view.value]) == 1

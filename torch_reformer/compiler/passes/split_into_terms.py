@@ -3,21 +3,10 @@ reads that: the sum of a product is the sum of the terms' products, and one kern
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 from ..ir.graph import Graph, Indexed, Map, Operation, Random, View
 from ..ir.iteration_space import has_space
 from ..ir.layout import Layout
-from ..ir.terms import OF_TERMS
-
-
-class _Box(NamedTuple):
-    """A rectangular part of a tensor: for each of its dimensions, the whole's (None if it has one element); and where
-    it starts, and how many elements it has, in each of the whole's."""
-
-    dims: tuple[int | None, ...]
-    starts: tuple[int, ...]
-    extents: tuple[int, ...]
+from ..ir.terms import OF_TERMS, Box, box_of, part_of
 
 
 def split_into_terms(graph: Graph) -> None:
@@ -60,39 +49,19 @@ def _split(operation: Operation, readers: dict, of_terms: set[Operation]) -> dic
     if not result.layout.is_dense or not all(reader in of_terms for reader in reading):
         return None
     views = [view for reader in reading for view in reader.operands if view.value is result]
-    boxes = {view.layout: _box(view.layout, result.layout) for view in views}
+    boxes = {view.layout: box_of(view.layout, result.layout) for view in views}
     if len(boxes) < 2 or None in boxes.values() or not _are_disjoint(list(boxes.values())):
         return None
     parts = {}
     for layout, box in boxes.items():
-        inputs = [_part(view, layout.sizes, box) for view in operation.inputs]
+        inputs = [part_of(view, layout.sizes, box) for view in operation.inputs]
         if not has_space(inputs, layout.packed):
             return None
         parts[layout] = Map(inputs, operation.name, operation.expression)
     return parts
 
 
-def _box(part: Layout, whole: Layout) -> _Box | None:
-    """Where a part lies in the whole; None if it is not rectangular there."""
-    dim_of_stride = {whole.strides[d]: d for d, size in enumerate(whole.sizes) if size > 1}
-    starts, extents = [0] * len(whole.sizes), [1] * len(whole.sizes)
-    dims = [
-        dim_of_stride.get(stride) if size > 1 else None for size, stride in zip(part.sizes, part.strides, strict=True)
-    ]
-    for d, size in zip(dims, part.sizes, strict=True):
-        if d is not None:
-            extents[d] *= size
-        elif size > 1:
-            return None
-    offset = part.offset
-    for stride, d in sorted(dim_of_stride.items(), reverse=True):
-        starts[d], offset = divmod(offset, stride)
-        if starts[d] + extents[d] > whole.sizes[d]:
-            return None
-    return None if offset else _Box(tuple(dims), tuple(starts), tuple(extents))
-
-
-def _are_disjoint(boxes: list[_Box]) -> bool:
+def _are_disjoint(boxes: list[Box]) -> bool:
     """True if the parts have equal sizes and no element in common."""
     first = boxes[0]
     if any((box.dims, box.extents) != (first.dims, first.extents) for box in boxes):
@@ -103,11 +72,3 @@ def _are_disjoint(boxes: list[_Box]) -> bool:
             return False
         cells.add(box.starts)
     return len(cells) == len(boxes)
-
-
-def _part(view: View, sizes: tuple[int, ...], box: _Box) -> View:
-    """The part of an operand from which a part of the result is computed."""
-    layout = view.layout
-    strides = tuple(0 if d is None else layout.strides[d] for d in box.dims)
-    offset = sum(start * stride for start, stride in zip(box.starts, layout.strides, strict=True))
-    return View(view.value, Layout(sizes, strides, layout.offset + offset))
