@@ -89,19 +89,27 @@ def propagate_memory_format(module: GraphModule, both_passes: bool = False) -> N
 
 
 def with_choice(nodes: list[Node], choose: Choice, any_order: set) -> dict[Node, object]:
-    """Values of the nodes whose strides change if `choose` has its way; empty if an operator can't take the change.
+    """As changes_by; empty, too, if an operator can't take the change."""
+    try:
+        return changes_by(nodes, choose, any_order)
+    except (RuntimeError, ValueError):
+        return {}
+
+
+def changes_by(nodes: list[Node], choose: Choice, any_order: set) -> dict[Node, object]:
+    """Values of the nodes whose strides change if `choose` has its way.
 
     Args:
         choose: gives a node's value the strides that it should have.
         any_order: the operators, besides element-wise ones, whose operands may change.
+
+    Raises:
+        RuntimeError, ValueError: an operator can't take the change, such as a view that these strides don't allow.
     """
     changed: dict[Node, object] = {}
-    try:
-        for node in nodes:
-            if (value := _changed(node, changed, choose, any_order)) is not None:
-                changed[node] = value
-    except (RuntimeError, ValueError):  # such as a view that these strides don't allow
-        return {}
+    for node in nodes:
+        if (value := _changed(node, changed, choose, any_order)) is not None:
+            changed[node] = value
     return changed
 
 

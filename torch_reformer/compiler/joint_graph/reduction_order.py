@@ -13,7 +13,7 @@ from torch.fx import GraphModule, Node
 
 from ..ir.fake_tensors import layout_of
 from ..ir.fx_utils import REDUCTIONS, in_order_of_operand, is_element_wise
-from .propagate_memory_format import ANY_ORDER, OF_MATRICES, apply, partners, with_choice
+from .propagate_memory_format import ANY_ORDER, OF_MATRICES, apply, changes_by, partners
 
 aten = torch.ops.aten
 
@@ -36,14 +36,17 @@ def _change(module: GraphModule, nodes: list[Node], free: list[Node]) -> None:
         # A copy that was made for a view, which other strides may allow without it. It still is one where the graph
         # runs without a plan.
         operand = changed.get(node.args[0]) if node.target is aten.clone.default else None
-        return _like(value, operand) if isinstance(operand, Tensor) else value
+        is_dense = isinstance(operand, Tensor) and layout_of(operand).is_dense
+        return _like(value, operand) if is_dense else value
 
-    if changed := with_choice(nodes, choose, ANY_ORDER | OF_MATRICES):
-        apply(module, changed)
-    elif len(free) > 1:
+    try:
+        changed = changes_by(nodes, choose, ANY_ORDER | OF_MATRICES)
+    except (RuntimeError, ValueError):
         half = len(free) // 2
-        _change(module, nodes, free[:half])
-        _change(module, nodes, free[half:])
+        for part in (free[:half], free[half:]) if half else ():
+            _change(module, nodes, part)
+    else:
+        apply(module, changed)
 
 
 def _choose(node: Node, value: Tensor, changed: dict[Node, object]) -> Tensor:
