@@ -10,12 +10,12 @@ from ..ir.terms import SUM_OF_TERMS, box_of, has_kernel, part_of, sum_of, terms
 
 
 def reduce_before_terms(graph: Graph) -> None:
-    """Exchange sums of sums of terms that nothing else reads."""
-    readers = graph.readers()
+    """Exchange sums of sums of terms that nothing else reads, and whose terms are not written in place."""
+    readers, written = graph.readers(), {value for operation in graph.operations for value in operation.writes}
     before, graph.operations = graph.operations, []
     for operation in before:
         stacked = _stacked(operation, readers)
-        if stacked is None:
+        if stacked is None or stacked.value in written:
             graph.operations.append(operation)
             continue
         (result,), over = operation.results, tuple(d + 1 for d in operation.over)

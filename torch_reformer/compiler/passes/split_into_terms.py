@@ -46,7 +46,7 @@ def _split(operation: Operation, readers: dict, of_terms: set[Operation]) -> dic
         return None
     (result,) = operation.results
     reading = readers.get(result, [])
-    if not result.layout.is_dense or not all(reader in of_terms for reader in reading):
+    if result.memory is not None or not result.layout.is_dense or not all(reader in of_terms for reader in reading):
         return None
     views = [view for reader in reading for view in reader.operands if view.value is result]
     boxes = {view.layout: box_of(view.layout, result.layout) for view in views}
