@@ -32,7 +32,7 @@ def split_into_terms(graph: Graph) -> None:
             of_terms.add(part)
             for view in part.inputs:
                 readers[view.value].append(part)
-        for reader in set(readers[result]):
+        for reader in dict.fromkeys(readers[result]):
             reader.change_operands(
                 lambda view, whole=result, new=new: new[view.layout] if view.value is whole else view
             )
