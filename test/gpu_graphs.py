@@ -44,6 +44,20 @@ class BeforeAProduct(nn.Module):
         return self.out(nn.functional.silu(self.norm(x * self.scale)).flatten(1)).square().mean()
 
 
+class SplitAttention(nn.Module):
+    """A block of a ResNeSt: parts of the channels are summed, weighted by each other's means."""
+
+    def __init__(self):
+        super().__init__()
+        self.parts, self.out = nn.Conv2d(32, 64, 3, groups=2, bias=False), nn.Conv2d(32, 32, 1)
+        self.norm, self.scale = nn.BatchNorm2d(64), nn.Linear(32, 64)
+
+    def forward(self, x):
+        parts = self.norm(self.parts(x)).relu().unflatten(1, (2, 32))
+        attention = self.scale(parts.sum(1).mean((2, 3))).view(-1, 2, 32, 1, 1).softmax(1)
+        return self.out((parts * attention).sum(1)).square().mean()
+
+
 class NormOfRows(nn.Module):
     def __init__(self):
         super().__init__()
@@ -159,6 +173,7 @@ if __name__ == "__main__":
     models = {name: training_models.make(name) for name in sys.argv[1:]}
     models["flash attention"] = FlashAttention(), [torch.randn(8, 32, 64)]
     models["before a product"] = BeforeAProduct(), [torch.randn(4, 32, 16, 16)]
+    models["split attention"] = SplitAttention(), [torch.randn(8, 32, 30, 30)]
     models["norm of rows"] = NormOfRows(), [torch.randint(0, 3000, (16, 512))]
     models["vocabulary"] = Vocabulary(), [torch.zeros(8, 128, dtype=torch.int64)] * 2
     indices = torch.zeros(2401, dtype=torch.int64), torch.zeros(49, 49, dtype=torch.int64)

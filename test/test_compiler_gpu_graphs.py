@@ -72,6 +72,12 @@ def test_residual_blocks():
     assert forward["stitch"] <= 8 + 6 and backward["stitch"] <= 2 * 8 + 6
 
 
+def test_sums_of_parts_of_channels():
+    """They are no calls, and nothing is transposed for them."""
+    for each in kinds()["split attention"]:
+        assert not {"aten::sum.dim_IntList", "aten::mean.dim", "aten::amax", "reformer::_contiguous"} & {*each}
+
+
 def test_turned_images():
     """The norm's kernels write and read what a matrix product has in another order."""
     for each in kinds()["before a product"]:

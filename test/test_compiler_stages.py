@@ -74,7 +74,7 @@ OPTIONAL = (
     *("replace_max_pool_indices", "split_addmm", "set_gradient_strides", "propagate_memory_format", "pad_mm"),
     *("hoist_loss_gradients", "recompute_broadcasts", "recompute_gathers", "rematerialize", "hoist_column_sums"),
     *("pad_before_saving", "seed_groups", "integer_program", "fuse_horizontally", "recompute", "reinplace"),
-    "reuse_buffers",
+    *("reuse_buffers", "keep_order_in_reductions"),
 )
 
 

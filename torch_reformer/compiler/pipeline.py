@@ -51,6 +51,7 @@ from .joint_graph.mutated_inputs import save_reads_of_mutated_inputs
 from .joint_graph.pad_mm import pad_before_saving, pad_mm
 from .joint_graph.partition import recompute_broadcasts, recompute_gathers, save_compared_extremes
 from .joint_graph.propagate_memory_format import propagate_memory_format
+from .joint_graph.reduction_order import keep_order_in_reductions
 from .joint_graph.rematerialize import rematerialize
 from .joint_graph.save_random import save_random
 from .joint_graph.split_addmm import split_addmm
@@ -89,6 +90,7 @@ def _partition(joint: GraphModule, inputs, **options) -> tuple[GraphModule, Grap
     if has_static_sizes:
         optional(split_addmm, joint)
         optional(set_gradient_strides, joint, options["num_fwd_outputs"])
+        optional(keep_order_in_reductions, joint)
         optional(propagate_memory_format, joint, True)  # in both passes alike, so that saved tensors have one format
     if functorch_config.donated_buffer:  # otherwise a backward may run again with the same saved tensors
         optional(hoist_loss_gradients, joint)
@@ -130,6 +132,7 @@ def plan(module: GraphModule, report: Callable[[Report], Any] | None = None, gpu
     required(mark_user_casts, module)
     optional(fold_constants, module)
     optional(count_in_floats, module)
+    optional(keep_order_in_reductions, module)
     optional(propagate_memory_format, module)
     graph, constants = lower_fx(module)
     show("lower_fx", graph)

@@ -11,6 +11,9 @@ from torch._ops import OpOverload, OpOverloadPacket
 from torch.fx import Graph, GraphModule, Node
 from torch.utils._pytree import tree_leaves
 
+from .fake_tensors import layout_of
+from .layout import Layout
+
 aten = torch.ops.aten
 
 
@@ -126,3 +129,19 @@ def is_static(module: GraphModule) -> bool:
     values = [node.meta.get("val") for node in module.graph.nodes]
     strides = [value.stride() for value in values if isinstance(value, Tensor)]
     return all(isinstance(stride, int) for of_tensor in strides for stride in of_tensor)
+
+
+def in_order_of_operand(node: Node, value: Tensor, changed: dict[Node, object]) -> Tensor:
+    """The result of a reduction with its dimensions in the operand's order of memory; the value itself if they are."""
+    operand = layout_of(changed.get(node.args[0], node.args[0].meta["val"]))
+    strides = operand.strides
+    if value.dim() < len(strides):
+        dims = node.args[1] if len(node.args) > 1 else node.kwargs.get("dim")
+        dims = [dims] if isinstance(dims, int) else dims or range(len(strides))
+        over = {d % len(strides) for d in dims}
+        strides = tuple(stride for d, stride in enumerate(strides) if d not in over)
+    sizes = tuple(value.shape)
+    if any(size > 1 and not stride for size, stride in zip(sizes, strides, strict=True)):
+        return value  # repeated elements have no order
+    packed = Layout(sizes, strides).packed
+    return value if packed.matches(layout_of(value)) else value.new_empty_strided(sizes, packed.strides)

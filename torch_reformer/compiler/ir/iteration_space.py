@@ -391,6 +391,11 @@ def find_space(
     return plain if fits(plain, operands, reductions) else None
 
 
+def has_space(inputs: Iterable[View], layout: Layout) -> bool:
+    """True if a program can compute a result of this layout from the inputs in place."""
+    return find_space(layout.numel, {index_map_of(layout, view.layout) for view in inputs}, set()) is not None
+
+
 def _spaces(numel: int, index_map: IndexMap):
     """Candidate spaces of `numel` elements in which the index map is per channel, row or plane."""
     if not index_map or index_map in (BY_PLACE, ((1, numel),)):
@@ -411,8 +416,7 @@ def _spaces(numel: int, index_map: IndexMap):
         yield IterationSpace(1, numel // count, count, 1, False)
     else:
         yield IterationSpace(numel // (inner * count), count, inner, 1, False)
-        if inner * count == numel:
-            yield IterationSpace(1, inner, count, 1, True)
+        yield IterationSpace(1, inner, numel // inner, 1, True)
 
 
 def _spaces_of_access(numel: int, access: Access):

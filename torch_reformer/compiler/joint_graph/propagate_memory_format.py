@@ -19,15 +19,24 @@ from torch._prims_common import are_strides_like_channels_last_or_false
 from torch.fx import GraphModule, Node
 from torch.utils._pytree import tree_leaves
 
-from ..ir.fx_utils import CONSTANTS, UPSAMPLINGS, given_again, gradient_of, in_order, is_element_wise
+from ..ir.fx_utils import (
+    CONSTANTS,
+    REDUCTIONS,
+    UPSAMPLINGS,
+    given_again,
+    gradient_of,
+    in_order,
+    in_order_of_operand,
+    is_element_wise,
+)
 
 aten, reformer = torch.ops.aten, torch.ops.reformer
 Choice = Callable[[Node, Tensor, dict[Node, object]], Tensor]
 # Operators that, besides element-wise ones, give the same elements whatever the strides of their operands. Others may
 # have been chosen by these strides, as attention kernels are.
 ANY_ORDER = {
-    *(aten.sum.default, aten.sum.dim_IntList, aten.mean.default, aten.mean.dim, aten.amax.default),
-    *(aten.var_mean.correction, aten.convolution.default, aten.convolution_backward.default, aten._to_copy.default),
+    *REDUCTIONS,
+    *(aten.convolution.default, aten.convolution_backward.default, aten._to_copy.default),
     *(aten.clone.default, aten.copy.default, aten.view.default, aten.reshape.default, aten.permute.default),
     *(aten.expand.default, aten.squeeze.dims, aten.unsqueeze.default, aten.slice.Tensor, aten.select.int),
     *(aten.new_empty_strided.default, aten.slice_scatter.default, aten.alias.default, aten.detach.default, *CONSTANTS),
@@ -65,7 +74,7 @@ def propagate_memory_format(module: GraphModule, both_passes: bool = False) -> N
                 apply(module, changed)
                 node.kwargs = {}
     free = [node for node in nodes if _is_free(node)]
-    images = {node for node in free if any(map(_is_only_channels_last, _partners(node, {})))}
+    images = {node for node in free if any(map(_is_only_channels_last, partners(node, {})))}
     zeros = {node for node in free if _gets_channels_last(node)}
 
     def for_images(images: set[Node], node: Node, value: Tensor, changed: dict[Node, object]) -> Tensor:
@@ -80,19 +89,27 @@ def propagate_memory_format(module: GraphModule, both_passes: bool = False) -> N
 
 
 def with_choice(nodes: list[Node], choose: Choice, any_order: set) -> dict[Node, object]:
-    """Values of the nodes whose strides change if `choose` has its way; empty if an operator can't take the change.
+    """As changes_by; empty, too, if an operator can't take the change."""
+    try:
+        return changes_by(nodes, choose, any_order)
+    except (RuntimeError, ValueError):
+        return {}
+
+
+def changes_by(nodes: list[Node], choose: Choice, any_order: set) -> dict[Node, object]:
+    """Values of the nodes whose strides change if `choose` has its way.
 
     Args:
         choose: gives a node's value the strides that it should have.
         any_order: the operators, besides element-wise ones, whose operands may change.
+
+    Raises:
+        RuntimeError, ValueError: an operator can't take the change, such as a view that these strides don't allow.
     """
     changed: dict[Node, object] = {}
-    try:
-        for node in nodes:
-            if (value := _changed(node, changed, choose, any_order)) is not None:
-                changed[node] = value
-    except (RuntimeError, ValueError):  # such as a view that these strides don't allow
-        return {}
+    for node in nodes:
+        if (value := _changed(node, changed, choose, any_order)) is not None:
+            changed[node] = value
     return changed
 
 
@@ -182,6 +199,8 @@ def _changed(node: Node, changed: dict[Node, object], choose: Choice, any_order:
         if not (node.target is operator.getitem or node.target in any_order or is_element_wise(node)):
             raise _HasAnOrder
         value = given_again(node, changed)
+        if node.target in REDUCTIONS and isinstance(value, Tensor):
+            value = in_order_of_operand(node, value, changed)
     else:
         value = before
     if isinstance(value, Tensor):
@@ -207,7 +226,7 @@ def _is_better_contiguous(node: Node, value: Tensor, changed: dict[Node, object]
         return False
     operands = [changed.get(input, input.meta.get("val")) for input in node.all_input_nodes]
     operands = [each for each in operands if isinstance(each, Tensor) and each.shape == value.shape]
-    return any(each.is_contiguous() for each in (*operands, *_partners(node, changed)))
+    return any(each.is_contiguous() for each in (*operands, *partners(node, changed)))
 
 
 def _tensors(node: Node) -> list[Tensor]:
@@ -239,7 +258,7 @@ def _gets_channels_last(node: Node) -> bool:
     )
 
 
-def _partners(node: Node, changed: dict[Node, object]) -> list[Tensor]:
+def partners(node: Node, changed: dict[Node, object]) -> list[Tensor]:
     """Tensors of the node's shape that element-wise operations read together with it, or with a result that they or
     others have computed from it."""
     partners, todo, seen = [], [node], {node}

@@ -11,15 +11,10 @@ import math
 import torch
 
 from ..ir.graph import Call, Graph, Map, Typed, Value, View
-from ..ir.iteration_space import find_space, index_map_of, is_strided
+from ..ir.iteration_space import has_space, index_map_of, is_strided
 from ..ir.layout import Layout
 
 _contiguous = torch.ops.reformer._contiguous.default
-
-
-def has_space(inputs: list[View], layout: Layout) -> bool:
-    """True if a program can compute a result of this layout from the inputs in place."""
-    return find_space(layout.numel, {index_map_of(layout, view.layout) for view in inputs}, set()) is not None
 
 
 def dense(graph: Graph, view: View, layout: Layout) -> View:
@@ -59,4 +54,5 @@ def _copy(graph: Graph, view: View, layout: Layout, known: dict[tuple[Value, Lay
         call = Call(_contiguous, (View(view.value, ordered),), {})
         (known[key],) = graph.add(call, [(Layout(sizes, strides), view.value.dtype, view.value.device)])
     stride_of = dict(zip(dims, strides, strict=True))
+    stride_of |= {d: stride for d, stride in enumerate(layout.strides) if layout.sizes[d] == 1}
     return View(known[key], Layout(layout.sizes, tuple(stride_of.get(d, 0) for d in range(len(layout.sizes)))))

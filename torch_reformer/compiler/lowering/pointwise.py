@@ -16,9 +16,10 @@ from ..ir.custom_ops import scaled
 from ..ir.fake_tensors import is_plain, layout_of, real_tensors, typed
 from ..ir.fx_utils import CONSTANTS
 from ..ir.graph import Call, Graph, Map, Typed, View
+from ..ir.iteration_space import has_space
 from ..ir.layout import Layout
 from . import functions as f
-from .contiguous import copied, has_space, in_order
+from .contiguous import copied, in_order
 
 aten = torch.ops.aten
 
