@@ -161,7 +161,7 @@ def _roll(graph: Graph, value: Tensor, view: View, shifts: Sequence[int], dims: 
 def _flip(graph: Graph, value: Tensor, view: View, dims: Sequence[int]) -> View | None:
     """Rule of flip."""
     sizes = view.layout.sizes
-    flipped = {dim % len(sizes) for dim in dims}
+    flipped = {dim % len(sizes) for dim in dims} if sizes else set()
     return indexed(
         graph, "flip", typed(value), view, {d: AxisMap.choosing(sizes[d], range(sizes[d])[::-1]) for d in flipped}
     )
