@@ -160,6 +160,13 @@ def test_truths(name):
     assert torch.equal(without_dynamo(value, reports.append)(x), value(x)) and not calls(reports)
 
 
+def test_many_axes():
+    """A tensor is read through four maps at most: another operation reads the rest, or PyTorch flips all five."""
+    x = torch.randn(3, 2, 4, 3, 5)
+    for function in (lambda x: F.avg_pool3d(x.flip((0, 1, 2)), 2) + 1, lambda x: x.flip((0, 1, 2, 3, 4)) + 1):
+        check(function, x)
+
+
 def test_empty_and_whole_numbers():
     for x in (torch.empty(0, 3), torch.arange(12).view(3, 4)):
         function = lambda x: torch.roll(x, 1, 1)  # noqa: E731

@@ -16,6 +16,7 @@ from ..ir.fake_tensors import real_tensors, typed
 from ..ir.fx_utils import constant_pad
 from ..ir.graph import Graph, Indexed, Map, Typed, View
 from ..ir.iteration_space import find_space, index_map_of
+from ..ir.kernel_limits import MOST_MAPS_OF_TENSOR
 from ..ir.layout import Layout
 from . import constant_pad as rows_of_zeros
 from . import pointwise
@@ -36,7 +37,7 @@ def indexed(graph: Graph, name: str, type: Typed, source: View, maps: Maps, fill
 
     More taps than a kernel reads well are read axis by axis, with fp32 in between."""
     maps = {d: axis_map for d, axis_map in maps.items() if not axis_map.is_identity}
-    if type.device.type not in DEVICES:
+    if type.device.type not in DEVICES or len(maps) > MOST_MAPS_OF_TENSOR:
         return None
     if not pointwise.computes([source], type) or not source.layout.numel or source.value.layout.numel >= 2**31:
         return None
@@ -109,6 +110,8 @@ def _after_source(source: View, maps: Maps, fill: float) -> tuple[View, Maps, fl
         if all(gaps) and fill_bits(fill) != fill_bits(maker.fill):
             break
         chooses = all(axis_map.only_chooses for axis_map in maps.values())
+        if len({*before, *maps}) > MOST_MAPS_OF_TENSOR:
+            break
         if not maker.only_chooses or (not chooses and gaps[1] and maker.fill):
             break
         maps = {d: _joined(before.get(d), maps.get(d)) for d in {*before, *maps}}
