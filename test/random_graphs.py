@@ -143,10 +143,6 @@ class Drawing:
             sizes.append(size if math.prod((*sizes, size)) <= MOST_ELEMENTS // 4 else 1)
         return tuple(sizes)
 
-    def is_finite(self) -> bool:
-        """True if no argument has infinity or NaN."""
-        return not any("'special'" in line for line in self.arguments)
-
     def add_argument(self) -> None:
         sizes = self.sizes(self.choose((3, 2, 4, 1, 4, 5, 0)))
         kind, values, layout = self.choose(TYPES), self.choose(VALUES), self.choose(LAYOUTS)

@@ -36,13 +36,8 @@ ACTIVATIONS = (
     *("gelu", "silu", "softplus", "elu", "leaky_relu", "hardswish", "hardsigmoid", "hardtanh", "mish", "selu", "celu"),
     *("logsigmoid", "softsign", "tanhshrink", "hardshrink", "softshrink", "relu6", "threshold_"),
 )
-OTHER_NANS = (
-    "elu",
-    "selu",
-    "celu",
-    "softshrink",
-    "hardshrink",
-)  # gradients of NaN depend on eager's kernel: vectors or not
+# Gradients of NaN depend on eager's kernel: of vectors, of single elements, or of GPUs.
+OTHER_NANS = ("elu", "selu", "celu", "softshrink", "hardshrink", "hardtanh", "relu6")
 BINARY = (
     *("add", "sub", "mul", "div", "maximum", "minimum", "fmax", "fmin", "atan2", "hypot", "copysign", "pow", "fmod"),
     *("remainder", "floor_divide", "logical_and", "logical_or", "logical_xor", "lt", "le", "gt", "ge", "eq", "ne"),
@@ -70,7 +65,7 @@ def unary(d: Drawing, x: str) -> str:
 
 def activation(d: Drawing, x: str) -> str | None:
     name = d.choose(ACTIVATIONS)
-    if name in OTHER_NANS and not d.is_finite():
+    if name in OTHER_NANS and not d.tensors[x].isfinite().all():
         return None
     if name in ("hardsigmoid", "hardswish") and d.tensors[x].dtype == torch.float64:  # eager's 1 / 6 is fp32
         return None
@@ -314,7 +309,7 @@ def upsample(d: Drawing, x: str) -> str | None:
     mode = d.choose(modes)
     options = f"mode={mode!r}"
     if "linear" in mode or "cubic" in mode:
-        if not d.is_finite():  # eager multiplies infinity by weights of 0, too
+        if not d.tensors[x].isfinite().all():  # eager multiplies infinity by weights of 0, too
             return None
         options += f", align_corners={d.choose((False, True))}"
         if n == 2 and d.is_true() and "True" not in options:
