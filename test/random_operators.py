@@ -38,6 +38,7 @@ ACTIVATIONS = (
 )
 # Gradients of NaN depend on eager's kernel: of vectors, of single elements, or of GPUs.
 OTHER_NANS = ("elu", "selu", "celu", "softshrink", "hardshrink", "hardtanh", "relu6")
+OF_SIGNS = ("signbit", "copysign", "atan2", "angle", "reciprocal", "div", "rsqrt", "pow")
 BINARY = (
     *("add", "sub", "mul", "div", "maximum", "minimum", "fmax", "fmin", "atan2", "hypot", "copysign", "pow", "fmod"),
     *("remainder", "floor_divide", "logical_and", "logical_or", "logical_xor", "lt", "le", "gt", "ge", "eq", "ne"),
@@ -59,8 +60,14 @@ def overlaps(tensor) -> bool:
     )
 
 
-def unary(d: Drawing, x: str) -> str:
-    return f"torch.{d.choose(UNARY)}({x})"
+def _has_zeros(d: Drawing, x: str) -> bool:
+    """True if a computed tensor has zeros: the sign of clamps' and others' depends on eager's kernel."""
+    return x.startswith("t") and bool((d.tensors[x] == 0).any())
+
+
+def unary(d: Drawing, x: str) -> str | None:
+    name = d.choose(UNARY)
+    return None if name in OF_SIGNS and _has_zeros(d, x) else f"torch.{name}({x})"
 
 
 def activation(d: Drawing, x: str) -> str | None:
@@ -80,6 +87,8 @@ def binary(d: Drawing, x: str) -> str:
     name, other = d.choose(BINARY), d.other(x)
     if other == x and name in ("atan2", "hypot"):  # whose gradients cancel
         return None
+    if name in OF_SIGNS and (_has_zeros(d, x) or _has_zeros(d, other)):
+        return None
     return f"torch.{name}({x}, {other})"
 
 
@@ -87,6 +96,8 @@ def with_number(d: Drawing, x: str) -> str:
     name, number = d.choose(BINARY), d.choose(NUMBERS)
     if name in ("maximum", "minimum", "fmax", "fmin", "atan2", "hypot", "logaddexp"):
         return f"{x}.clamp({d.choose(('min', 'max'))}={number})"
+    if name in OF_SIGNS and _has_zeros(d, x):
+        return None
     if name in ("sub", "pow", "div") and d.is_true():
         return {"sub": f"{number} - {x}", "pow": f"2.0 ** {x}", "div": f"{number} / {x}"}[name]
     if name == "div" and d.is_true():
@@ -153,14 +164,14 @@ def of_channels(d: Drawing, x: str) -> str | None:
     tensor = d.tensors[x]
     if tensor.dim() < 2 or not is_float(tensor):
         return None
+    if tensor.dim() > 4:  # eager's gradients of norms of volumes are wrong in some memory formats, and crash in others
+        return None
     channels = tensor.shape[1]
     name = d.choose(("batch_norm", "group_norm", "instance_norm", "frozen", "scaled"))
     if name == "scaled":
         return f"{x} * {_weights(d, x, (channels, *[1] * (tensor.dim() - 2)))}"
     weight = _weights(d, x, (channels,)) if d.is_true() else "None"
     if name == "group_norm":
-        if tensor.dim() > 4 and tensor.dtype in (torch.float16, torch.bfloat16):  # eager's gradient crashes
-            return None
         groups = d.choose([g for g in range(1, channels + 1) if channels % g == 0] or [1])
         return f"F.group_norm({x}, {groups}, {weight})"
     if name == "frozen":
@@ -420,6 +431,8 @@ def product(d: Drawing, x: str) -> str | None:
 def convolution(d: Drawing, x: str) -> str | None:
     tensor = d.tensors[x]
     if not is_float(tensor) or tensor.dim() not in (3, 4) or 0 in tensor.shape:
+        return None
+    if not tensor.isfinite().all():  # whether a pad's zeros multiply NaN depends on the kernel
         return None
     n, channels = tensor.dim() - 2, tensor.shape[1]
     weight = _weights(d, x, (d.choose((3, 8, 1)), channels, *[d.choose((1, 3))] * n))
