@@ -19,8 +19,8 @@ from random_operators import OPERATORS, overlaps
 from torch import Tensor
 
 Choose = Callable[[Sequence[Any]], Any]
-MOST_ELEMENTS, MOST_DIMENSIONS = 6000, 6
-SIZES = (3, 4, 1, 2, 5, 7, 8, 6, 9, 16, 0, 33, 64)
+MOST_ELEMENTS, MOST_DIMENSIONS = 24000, 6
+SIZES = (3, 4, 1, 2, 5, 7, 8, 6, 9, 16, 0, 33, 64, 130, 600, 5000)
 TYPES = ("float32", "float32", "float32", "float32", "bfloat16", "float16", "float64", "bool", "int64")
 VALUES = ("normal", "normal", "normal", "whole", "special", "zeros")
 LAYOUTS = ("contiguous", "contiguous", "channels_last", "transposed", "stepped", "offset", "expanded")

@@ -122,6 +122,8 @@ def reduction(d: Drawing, x: str) -> str:
     name, keepdim = d.choose(REDUCTIONS), d.is_true()
     dims, dim = d.dims(x), d.dim(x)
     options = f"keepdim={keepdim}"
+    if name == "prod" and not d.tensors[x].isfinite().all():  # whether its gradient divides by NaN depends on the path
+        return None
     if name == "prod" or name == "argmax":
         return f"{x}.{name}({dim}, {options})"
     if name == "count":
