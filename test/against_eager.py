@@ -69,26 +69,26 @@ def differences(function: Callable, args: tuple, compile: Callable = without_dyn
     """
     plans = []
     try:
-        expected = _outcome(function, args)
+        expected = outcome(function, args)
     except Exception as error:
         return [f"eager raises {type(error).__name__}: {error}"]
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         try:
-            got = _outcome(compile(function, plans.append), args)
+            got = outcome(compile(function, plans.append), args)
         except Exception as error:
             return [f"{type(error).__name__}: {error}"]
     sentences = [str(warning.message) for warning in caught if "without a plan" in str(warning.message)]
     if not plans and not sentences:
         sentences.append("nothing is planned")
-    exact = functools.cache(lambda: _outcome(function, _in_double(args)))
+    exact = functools.cache(lambda: outcome(function, in_double(args)))
     for name, values in expected.items():
         if len(got[name]) != len(values):
             sentences.append(f"{len(got[name])} {name}, not {len(values)}")
         for index, (ours, theirs) in enumerate(zip(got[name], values, strict=False)):
             with_strides = name != "gradients"
-            if _described(ours, with_strides) != _described(theirs, with_strides):
-                difference = f"{_described(ours, with_strides)}, not {_described(theirs, with_strides)}"
+            if described(ours, with_strides) != described(theirs, with_strides):
+                difference = f"{described(ours, with_strides)}, not {described(theirs, with_strides)}"
             elif isinstance(theirs, Tensor) and not _is_close(ours, theirs):
                 difference = _is_less_accurate(ours, theirs, lambda: exact()[name][index])  # noqa: B023
             else:
@@ -98,14 +98,14 @@ def differences(function: Callable, args: tuple, compile: Callable = without_dyn
     return sentences
 
 
-def _outcome(function: Callable, args: tuple) -> dict[str, list]:
+def outcome(function: Callable, args: tuple) -> dict[str, list]:
     """Everything that a call with copies of the arguments returns or changes."""
     args = _copied(args)
     arguments = _tensors(args)
+    leaves = [each for each in arguments if each.requires_grad]
     torch.manual_seed(0)
     results = tree_leaves(function(*args))
     torch.manual_seed(1)
-    leaves = [each for each in arguments if each.requires_grad]
     roots = [each for each in _tensors(results) if each.requires_grad]
     cotangents = [torch.randn(root.shape, dtype=_double(root.dtype)).to(root.dtype) for root in roots]
     gradients = torch.autograd.grad(roots, leaves, cotangents, allow_unused=True) if leaves and roots else ()
@@ -138,7 +138,7 @@ def _copied(values):
     return copies
 
 
-def _in_double(values):
+def in_double(values):
     def double(value):
         if isinstance(value, Tensor) and (value.is_floating_point() or value.is_complex()):
             return value.detach().to(_double(value.dtype)).requires_grad_(value.requires_grad)
@@ -153,7 +153,7 @@ def _double(dtype: torch.dtype) -> torch.dtype:
     return torch.complex128 if dtype.is_complex else torch.float64
 
 
-def _described(value: Any, with_strides: bool) -> str:
+def described(value: Any, with_strides: bool) -> str:
     if not isinstance(value, Tensor):
         return str(value)
     strides = [stride for size, stride in zip(value.shape, value.stride(), strict=True) if size > 1]

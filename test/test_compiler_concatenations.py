@@ -55,8 +55,18 @@ def of_one(x, cosine, sine):
     return torch.cat([torch.cat([x * 2], 1) + sine], -1)
 
 
+def centred(x, cosine, sine):
+    """The means have dimensions of one element, which are repeated."""
+    return torch.cat([x - x.mean(-1, keepdim=True), x * x.mean((1, 3), keepdim=True)], -1).sin()
+
+
+def reshaped(x, cosine, sine):
+    rows = cosine.view(1, -1) * 2
+    return torch.cat([rows.view(40, 32), sine * 2], -1) + x.mean((0, 1)).repeat(1, 2)
+
+
 FUNCTIONS = [rotated, interleaved, swapped, of_others, of_five, unequal, in_a_middle_dimension, twice, narrow, padded]
-FUNCTIONS += [of_one]
+FUNCTIONS += [of_one, centred, reshaped]
 
 
 def given(dtype):

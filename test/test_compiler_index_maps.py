@@ -160,10 +160,36 @@ def test_truths(name):
     assert torch.equal(without_dynamo(value, reports.append)(x), value(x)) and not calls(reports)
 
 
+def test_many_axes():
+    """A tensor is read through four maps at most: another operation reads the rest, or PyTorch flips all five."""
+    x = torch.randn(3, 2, 4, 3, 5)
+    for function in (lambda x: F.avg_pool3d(x.flip((0, 1, 2)), 2) + 1, lambda x: x.flip((0, 1, 2, 3, 4)) + 1):
+        check(function, x)
+
+
 def test_empty_and_whole_numbers():
     for x in (torch.empty(0, 3), torch.arange(12).view(3, 4)):
         function = lambda x: torch.roll(x, 1, 1)  # noqa: E731
         assert torch.equal(without_dynamo(function, lambda report: None)(x), function(x))
+
+
+def test_flip_of_a_number():
+    x = torch.tensor(2.0)
+    assert torch.equal(without_dynamo(lambda x: x.flip(0) + 1, lambda report: None)(x), x + 1)
+
+
+@pytest.mark.parametrize(
+    "shifts, dims", [(1, 2), ((1, -3), (1, 3)), ((2, 7), (0, 1)), ((8, 1), (2, 0)), (1, ())], ids=str
+)
+@pytest.mark.parametrize("size", [(2, 7, 8, 9), (2, 3, 4, 5, 6)], ids=str)
+def test_formats_of_rolls(size, shifts, dims):
+    """On CPUs eager's rolls keep channels_last, but for those by nothing."""
+
+    def function(x):
+        return torch.roll(x, shifts, dims)
+
+    x = torch.randn(size).contiguous(memory_format=torch.channels_last if len(size) == 4 else torch.channels_last_3d)
+    torch.testing.assert_close(without_dynamo(function, lambda report: None)(x), function(x), check_stride=True)
 
 
 def test_pad_by_nothing_is_a_copy():

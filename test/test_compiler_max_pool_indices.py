@@ -13,6 +13,7 @@ POOLS = {
     "3x3 by 2": (3, 2, 1),
     "2x2": (2,),
     "ceil": (3, 2, 1, 1, True),
+    "ceil, wider than the images": ((8, 14), None, 1, 1, True),
     "dilated": ((3, 2), (2, 1), (1, 0), (1, 2)),
 }
 FORMATS = {"nchw": torch.contiguous_format, "nhwc": torch.channels_last}

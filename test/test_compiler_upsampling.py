@@ -50,6 +50,21 @@ def test_as_in_eager_mode(d, options, dynamic):
     assert len(operators) == 2 and all("upsample" in operator for operator in operators)
 
 
+@pytest.mark.parametrize("mode", ["nearest", "nearest-exact"])
+@pytest.mark.parametrize("d", IMAGES)
+def test_no_images(d, mode):
+    """PyTorch's fake operators raise."""
+
+    def upsampled(images):
+        return F.interpolate(images * 2, scale_factor=2, mode=mode) + 1
+
+    found, expected = (
+        gradient(torch.compile(upsampled, backend=reformer), IMAGES[d][:0]),
+        gradient(upsampled, IMAGES[d][:0]),
+    )
+    torch.testing.assert_close(found, expected, check_stride=True)
+
+
 @pytest.mark.parametrize("packet", UPSAMPLINGS, ids=str)
 def test_strides_of_fake_gradients(packet):
     """The fake gradient of symbolic sizes has the strides that PyTorch's own has."""

@@ -45,11 +45,11 @@ void check_geometry(const char* op, const Tensor& images, const char* name, cons
 
 // Output size by PyTorch's rule: windows that would begin behind the image are left out.
 int64_t outputs_of(const char* op, int64_t size, const Geometry& g, size_t d, bool ceil_mode) {
-  const int64_t stride = g.stride[d], last = size + 2 * g.padding[d] - g.dilation[d] * (g.window[d] - 1) - 1;
+  const int64_t stride = g.stride[d], spare = ceil_mode ? stride - 1 : 0;
+  const int64_t last = size + 2 * g.padding[d] - g.dilation[d] * (g.window[d] - 1) - 1 + spare;
   if (last < 0) fail(op, "the window ", shown({g.window.data(), 2}), " does not fit into the padded input");
-  int64_t outputs = last / stride + 1;
-  if (ceil_mode && last % stride && outputs * stride < size + g.padding[d]) ++outputs;
-  return outputs;
+  const int64_t outputs = last / stride + 1;
+  return ceil_mode && (outputs - 1) * stride >= size + g.padding[d] ? outputs - 1 : outputs;
 }
 
 PoolSizes axis_of(const Geometry& g, size_t d, int64_t size, int64_t outputs) {

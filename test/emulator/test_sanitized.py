@@ -14,6 +14,7 @@ FAMILIES = [
     "test_implicit_gemm_programs_emulated",
     "test_mapped_emulated",
     "test_packed_gemm_emulated",
+    "test_random_graphs_emulated",
     "test_stitch_emulated",
     "test_tma_bugs",
     "test_tma_depthwise_programs_emulated",

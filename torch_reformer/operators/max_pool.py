@@ -41,7 +41,9 @@ def _unfused_grad(grad: Tensor, places: Tensor, size, window, stride, padding, d
         for axis, at in enumerate((wide // window[1], wide % window[1]))
     )
     geometry = window, stride, padding, dilation
-    result = _aten.max_pool2d_with_indices_backward(grad, like, *geometry, False, rows * size[1] + columns)
+    floors = [(n + 2 * p - d * (w - 1) - 1) // s + 1 for n, w, s, p, d in zip(size, *geometry, strict=True)]
+    ceil_mode = list(grad.shape[2:]) != floors
+    result = _aten.max_pool2d_with_indices_backward(grad, like, *geometry, ceil_mode, rows * size[1] + columns)
     return result.contiguous(memory_format=_memory_format(places))
 
 

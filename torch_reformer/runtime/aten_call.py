@@ -148,7 +148,7 @@ class AtenCall:
                 raise RuntimeError(f"{self.name} gave a list of {len(result)} tensors; the plan says {length}")
             flat += [result] if length == TENSOR else result
         *_, layouts = self._arguments
-        return [_in_layout(tensor, layout) for tensor, layout in zip(flat, layouts, strict=True)] if layouts else flat
+        return [*map(_in_layout, flat, layouts), *flat[len(layouts) :]]
 
     def _with_tensors(self, tensors: Sequence) -> list:
         """Argument values with tensors in place of their numbers."""

@@ -66,14 +66,17 @@ def _backward(
     groups: int,
     output_mask: list[bool],
 ) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
-    if not _supports(input, positions):
+    is_empty = input.numel() == 0  # PyTorch's rule divides by the number of elements
+    if not is_empty and not _supports(input, positions):
         return NotImplemented
     g, x = _wide(grad), _wide(input)
     over, by_group = [*range(2, x.dim())], (batch, groups, channels // groups)
     mean, rstd = (_wide(each).unsqueeze(2) for each in (mean, rstd))
-    sums, products = g.sum(over).view(by_group), (g * x).sum(over).view(by_group)
+    sums, products = ((each.sum(over) if over else each).view(by_group) for each in (g, g * x))
     grads: list[Tensor | None] = [None, None, None]
-    if output_mask[0]:
+    if output_mask[0] and is_empty:
+        grads[0] = torch.empty_like(input)
+    elif output_mask[0]:
         factor = 1.0 if weight is None else _wide(weight).view(by_group[1:])
         group_sums, group_products = ((each * factor).sum(2, keepdim=True) for each in (sums, products))
         # Gradients through the variance and the mean, which depend on each element, too.

@@ -23,6 +23,7 @@ from . import (
     log_sigmoid,
     nll_loss,
     norms,
+    roll,
     scatter_reduce,
 )
 
@@ -67,6 +68,7 @@ def decompositions() -> dict:
         log_sigmoid,
         nll_loss,
         conv_patchify,
+        roll,
         scatter_reduce,
         conv1d,
     ):

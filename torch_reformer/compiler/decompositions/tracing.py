@@ -69,6 +69,9 @@ def _of_sizes(packet) -> Callable[..., Tensor]:
 
     def nearest(input: Tensor, output_size, scale_factors) -> Tensor:
         size = upsample_compute_output_size(input.size(), output_size, scale_factors)
+        if input.size(0) == 0:  # PyTorch's fake operator raises
+            spatial = [*range(2, input.dim())]
+            return input.sum(spatial, keepdim=True).expand(*input.shape[:2], *size).contiguous()
         return packet.default(input, size, *(scale_factors or [None] * len(size)))
 
     def linear(input: Tensor, output_size, align_corners: bool, scale_factors) -> Tensor:

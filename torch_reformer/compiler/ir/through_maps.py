@@ -8,6 +8,7 @@ from .access import access_of, fill_bits
 from .axis_map import AxisMap
 from .graph import Graph, Indexed, Map, Typed, View
 from .iteration_space import IndexMap, find_space, index_map_of
+from .kernel_limits import MOST_MAPS_OF_TENSOR
 from .layout import Layout
 
 DEVICES = {"cuda"}  # on CPUs PyTorch's own operators move elements faster
@@ -37,6 +38,8 @@ class Source(NamedTuple):
 
 def is_read(layout: Layout, source: Source) -> bool:
     """True if there is a space in which a program reads the source, for a result of this layout."""
+    if len(source.maps) > MOST_MAPS_OF_TENSOR:
+        return False
     return find_space(layout.numel, {source.index_map(layout)}, set()) is not None
 
 
@@ -83,6 +86,8 @@ def _after_maps(source: Source) -> Source | None:
     if any(axis_map is not None and d not in dims for d, axis_map in enumerate(maker.maps)):
         return None
     before = {i: maker.maps[d] for i, d in enumerate(dims) if d is not None and maker.maps[d] is not None}
+    if len({*before, *maps}) > MOST_MAPS_OF_TENSOR:
+        return None
     gaps = [any(axis_map.has_gaps for axis_map in some.values()) for some in (maps, before)]
     if all(gaps) and fill_bits(source.fill) != fill_bits(maker.fill):
         return None

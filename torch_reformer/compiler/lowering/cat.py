@@ -101,7 +101,8 @@ def _computed(part: View, deepest: int) -> _Computed | None:
     operands = []
     for view in maker.inputs:
         skipped = sum(start * stride for start, stride in zip(starts, view.layout.strides, strict=True))
-        layout = Layout(part.layout.sizes, view.layout.strides, view.layout.offset + skipped)
+        strides = tuple(a if b else 0 for a, b in zip(view.layout.strides, part.layout.strides, strict=True))
+        layout = Layout(part.layout.sizes, strides, view.layout.offset + skipped)
         operands.append(_computed(View(view.value, layout), deepest - 1))
     if None in operands:
         return None
@@ -116,13 +117,16 @@ def _values(computed: list[_Computed], operands: tuple[Expression, ...]) -> list
 
 
 def _starts(view: View) -> list[int] | None:
-    """Start index per dimension if the view is a rectangular slice of its value, else None."""
+    """Start index per dimension if the view is a rectangular slice of its value, whose dimensions of one element may be
+    repeated, else None."""
     part, whole = view.layout, view.value.layout
     if len(part.sizes) != len(whole.sizes) or not whole.is_dense:
         return None
     starts, offset = [0] * len(part.sizes), part.offset
     for d in sorted(range(len(part.sizes)), key=lambda d: -whole.strides[d]):
         if whole.sizes[d] == 1:
+            if part.sizes[d] != 1 and part.strides[d]:
+                return None
             continue
         if part.strides[d] != whole.strides[d] and part.sizes[d] != 1:
             return None

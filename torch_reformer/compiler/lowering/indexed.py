@@ -13,6 +13,7 @@ from ..ir.axis_map import AxisMap
 from ..ir.fake_tensors import real_tensors, typed
 from ..ir.fx_utils import constant_pad
 from ..ir.graph import Graph, Typed, View
+from ..ir.kernel_limits import MOST_MAPS_OF_TENSOR
 from ..ir.layout import Layout
 from ..ir.through_maps import DEVICES, MOST_POSITIONS, Maps, Source, add_indexed, after_makers, is_read
 from . import constant_pad as rows_of_zeros
@@ -30,7 +31,7 @@ def indexed(graph: Graph, name: str, type: Typed, source: View, maps: Maps, fill
 
     Axes are read one after another, with fp32 in between, if that costs less."""
     maps = {d: axis_map for d, axis_map in maps.items() if not axis_map.is_identity}
-    if type.device.type not in DEVICES:
+    if type.device.type not in DEVICES or len(maps) > MOST_MAPS_OF_TENSOR:
         return None
     if not pointwise.computes([source], type) or not source.layout.numel or source.value.layout.numel >= 2**31:
         return None
@@ -120,7 +121,7 @@ def _roll(graph: Graph, value: Tensor, view: View, shifts: Sequence[int], dims: 
 def _flip(graph: Graph, value: Tensor, view: View, dims: Sequence[int]) -> View | None:
     """Rule of flip."""
     sizes = view.layout.sizes
-    flipped = {dim % len(sizes) for dim in dims}
+    flipped = {dim % len(sizes) for dim in dims} if sizes else set()
     return indexed(
         graph, "flip", typed(value), view, {d: AxisMap.choosing(sizes[d], range(sizes[d])[::-1]) for d in flipped}
     )

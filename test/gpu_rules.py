@@ -1,0 +1,23 @@
+"""Plan graphs of CPU tensors by the rules of GPUs', so that their plans can run on machines without one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+
+from torch_reformer.compiler.fusion import fuse_transposes
+from torch_reformer.compiler.joint_graph import max_pool_indices, pad_mm
+from torch_reformer.compiler.lowering import indexed
+
+_TABLES = ((indexed, "DEVICES"), (fuse_transposes, "DEVICES"), (max_pool_indices, "_DEVICES"), (pad_mm, "DEVICES"))
+
+
+@contextmanager
+def as_on_gpus() -> Iterator[None]:
+    """Context in which CPU tensors are read through maps of their axes and transposed, and more."""
+    with pytest.MonkeyPatch.context() as changes:
+        for module, name in _TABLES:
+            changes.setattr(module, name, ("cpu", "cuda"))
+        yield
