@@ -143,8 +143,10 @@ def prepare(
     dtype: torch.dtype,
     sharded: bool = False,
     optimizer: Optimizer = SGD,
+    keep_going: bool = False,
 ) -> tuple[dict[str, Training], Times, dict[str, float]]:
-    """A model's training by each side, after some steps; the times of the first steps, and the peak memory in MiB."""
+    """A model's training by each side, after some steps; the times of the first steps, and the peak memory in MiB.
+    keep_going: leave out sides that raise an error."""
     torch.manual_seed(0)
     what = task(name, device)
     what.model.train()
@@ -165,12 +167,20 @@ def prepare(
     }
     times: Times = {}
     peaks = {}
-    for side, training in sides.items():
+    for side, training in list(sides.items()):
         if device.type == "cuda":
             torch.cuda.reset_peak_memory_stats(device)
         before = torch.cuda.memory_allocated(device) if device.type == "cuda" else 0
-        times[side] = {"first_ms": [milliseconds(training.step, device, steps=1)]}
-        milliseconds(training.step, device, steps=STEPS_A_ROUND)  # warm-up: memory, CUDA graphs
+        try:
+            times[side] = {"first_ms": [milliseconds(training.step, device, steps=1)]}
+            milliseconds(training.step, device, steps=STEPS_A_ROUND)  # warm-up: memory, CUDA graphs
+        except Exception as error:
+            if not keep_going:
+                raise
+            print(f"{name}, {side}: {type(error).__name__}: {' '.join(str(error).split())[:300]}", flush=True)
+            del sides[side]
+            times.pop(side, None)
+            continue
         peaks[side] = (peak_bytes(device) - before) / 2**20
     return sides, times, peaks
 
