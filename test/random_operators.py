@@ -353,7 +353,7 @@ def convolution(d: Drawing, x: str) -> str | None:
 
 def assigned(d: Drawing, x: str) -> str | None:
     """A write to a slice of a tensor."""
-    if overlaps(d.tensors[x]):
+    if overlaps(d.tensors[x]) or not d.tensors[x].dim():  # PyTorch's tracing has no numbers written into numbers
         return None
     index = _slices(d, x)
     value = d.choose(("0.5", f"{x}.mean()", f"{d.other(x)}[{index}]", f"{d.other(x)}"))
