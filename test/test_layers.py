@@ -63,6 +63,7 @@ PRIVATE_TORCH = {
     "compiler/analysis/fake_gpu.py",
     "compiler/analysis/record.py",
     "compiler/decompositions/table.py",
+    "compiler/decompositions/roll.py",
     "compiler/decompositions/tracing.py",
     "compiler/ir/fake_tensors.py",
     "compiler/ir/fx_utils.py",

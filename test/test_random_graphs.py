@@ -14,7 +14,7 @@ from marks import needs_aten
 from random_differences import differences
 from random_graphs import Graph, draw_graph
 
-pytestmark = needs_aten
+pytestmark = [needs_aten, pytest.mark.filterwarnings("ignore:.*degrees of freedom")]
 RULES = {"CPUs": contextlib.nullcontext, "GPUs": as_on_gpus}
 
 
