@@ -1,8 +1,8 @@
 """Compares training steps of models that a seed draws from many families (model_list.py): PyTorch, torch.compile and
 this backend, the compilers also in CUDA graphs. bf16 autocast, channels_last images, fused AdamW.
 
-All models compile side by side, a process each, so times of first steps are those of busy machines. Then each model is
-timed alone, its sides in turns. A table says which kinds of kernels take how long by torch.compile and by this backend.
+Some models compile side by side, a process each, so times of first steps are those of busy machines. Then each of them
+is timed alone, its sides in turns. A table says which kinds of kernels take how long by torch.compile and by this backend.
 
     python benchmarks/population.py --count 24 --seed 1 --csv benchmarks/results/h200/population.csv
     python benchmarks/population.py --models timm/swin_tiny_patch4_window7_224:64,unet:16x64
@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import functools
+import itertools
 import os
 import re
 import statistics
@@ -94,6 +95,7 @@ def main() -> int:
     parser.add_argument("--steps", type=int, default=50)
     parser.add_argument("--sides", default=",".join(SIDES))
     parser.add_argument("--device", default="cuda")
+    parser.add_argument("--at-once", type=int, default=5, help="models that are prepared side by side")
     parser.add_argument("--prepare", type=float, default=400, help="seconds after which timing begins in any case")
     parser.add_argument("--csv", type=Path, help="write every measurement here, after each model")
     options = parser.parse_args()
@@ -107,7 +109,11 @@ def main() -> int:
     sides = options.sides.split(",")
     print(f"| model | ms a step: {' | '.join(sides)} | peak MiB | first s | losses |")
     print("|---" * (len(sides) + 4) + "|")
-    for name, found in side_by_side.results(functools.partial(measure, options=options), names, options.prepare):
+    work = functools.partial(measure, options=options)
+    parts = (names[i : i + options.at_once] for i in range(0, len(names), options.at_once))
+    for name, found in itertools.chain.from_iterable(
+        side_by_side.results(work, part, options.prepare) for part in parts
+    ):
         if isinstance(found, Exception):
             failed += 1
             print(f"| {name} | {found} |", flush=True)

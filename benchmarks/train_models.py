@@ -182,6 +182,8 @@ def prepare(
             times.pop(side, None)
             continue
         peaks[side] = (peak_bytes(device) - before) / 2**20
+        if device.type == "cuda":
+            torch.cuda.empty_cache()  # other processes may need it
     return sides, times, peaks
 
 

@@ -30,6 +30,7 @@ BY_PLACE: IndexMap = ((-1, 1),)  # of a key of random numbers: each element has 
 # rows that keep a GPU's processors busy.
 LONGEST_ROW, _MANY_ROWS = 4096, 64
 _VERY_SHORT = 4  # columns, of which a kernel's threads read few at once
+_MOST_CHANNELS = 1 << 20  # in NHWC memory: a grid has at most 65535 blocks along them, of 32 threads at least
 # Digits of a strided operand's rows and columns that kernels support (csrc/program/placement.h), and adjacent elements
 # that they read at once.
 MOST_OF_LINE, _OF_COLUMN, _ADJACENT = 6, 2, 8
@@ -352,6 +353,8 @@ def fits(
             need; a convolution's epilogue has not.
         transposes: whether operands may be transposed; never with reductions per row.
     """
+    if space.nhwc and space.channels > _MOST_CHANNELS:
+        return False
     operands = list(operands)
     kinds = {space.kind(operand) for operand in operands}
     has_maps = any(isinstance(operand, Access) for operand in operands)
@@ -404,9 +407,10 @@ def _spaces(numel: int, index_map: IndexMap):
         yield from _spaces_of_access(numel, index_map)
         return
     inner, count = index_map[0][:2]
-    if is_strided(index_map):  # rows are its first digit, or the first two
-        for inner, count, _ in index_map[1::-1]:
-            yield IterationSpace(1, inner * count, numel // (inner * count), 1, True)
+    if is_strided(index_map):  # rows are its first two digits, or the first, which is better than one row of all
+        rows = [inner * count for inner, count, _ in index_map[1::-1]]
+        for channels in sorted(rows, key=lambda channels: channels == numel):
+            yield IterationSpace(1, channels, numel // channels, 1, True)
     elif len(index_map) == 2 and inner == 1:
         images = index_map[1][1]
         yield IterationSpace(images, count, numel // (count * images), 1, True)
