@@ -2,7 +2,8 @@
 this backend, the compilers also in CUDA graphs. bf16 autocast, channels_last images, fused AdamW.
 
 Some models compile side by side, a process each, so times of first steps are those of busy machines. Then each of them
-is timed alone, its sides in turns. A table says which kinds of kernels take how long by torch.compile and by this backend.
+is timed alone, its sides in turns. A table says which kinds of kernels take how long by torch.compile and by this
+backend.
 
     python benchmarks/population.py --count 24 --seed 1 --csv benchmarks/results/h200/population.csv
     python benchmarks/population.py --models timm/swin_tiny_patch4_window7_224:64,unet:16x64
