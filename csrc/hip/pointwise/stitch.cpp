@@ -15,6 +15,8 @@
 namespace reformer {
 namespace {
 
+constexpr unsigned kMostBlocksY = 65535;  // of a grid, by CUDA and HIP
+
 // Why no kernel runs the program, or null.
 const char* unsupported(const ProgramCall& call, const Device& device) {
   if (call.type == Stored::fp64) return "it computes in fp32";
@@ -44,6 +46,7 @@ Planned<StitchedPlan> planned(const ProgramCall& call, const Device& device) {
   if (const char* why = unsupported(call, device)) return why;
   const StitchConfig launches = configure_stitch(call.shape, Accesses(call).elements, stitch_needs(call),
                                                  {usual_units(device.arch), most_shared_bytes(device.arch)});
+  if (launches.launch.blocks_y > kMostBlocksY) return "its rows are too long for a grid of blocks";
   if (launches.lanes && !launches.vectors && !call.program.reductions.empty())
     return "its rows are too long to be added up, too";
   if (launches.lanes && !launches.vectors && call.program.maps) return "its rows are too long to be read by maps";
