@@ -101,7 +101,9 @@ def main() -> int:
     parser.add_argument("--csv", type=Path, help="write every measurement here, after each model")
     options = parser.parse_args()
     device = usable_device(options.device)
-    os.environ["TORCHINDUCTOR_COMPILE_THREADS"] = "2"  # of each process
+    os.environ["TORCHINDUCTOR_COMPILE_THREADS"] = str(
+        max(1, (os.cpu_count() or 1) // options.at_once)
+    )  # of each process
     names = options.models.split(",") if options.models else drawn(options.count, options.seed)
     rows: list[Row] = []
     over: dict[str, dict[str, float]] = {}
