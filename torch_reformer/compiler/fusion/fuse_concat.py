@@ -48,11 +48,13 @@ def _maker(fusion: Fusion, call: Operation) -> int | None:
 
 
 def _is_concat(call: Operation) -> bool:
-    """True for a concatenation whose parts kernels can write."""
+    """True for a concatenation whose parts kernels can write. PyTorch also takes parts of no elements and one
+    dimension."""
     if not isinstance(call, Call) or call.operator is not _cat:
         return False
     (result,) = call.results
-    return result.dtype in FLOATS and result.layout.is_dense
+    have_its_dims = all(len(view.layout.sizes) == len(result.layout.sizes) for view in call.args[0])
+    return result.dtype in FLOATS and result.layout.is_dense and have_its_dims
 
 
 def _parts(result: Value, views: list[View], dim: int = 0) -> list[View]:

@@ -5,6 +5,7 @@ the image."""
 from __future__ import annotations
 
 from ..ir.graph import Graph, Map, Operation, Reduce, Typed, Value, View, is_removable_cast
+from ..ir.iteration_space import has_space
 from ..ir.layout import Layout
 from ..ir.terms import SUM_OF_TERMS, box_of, has_kernel, part_of, sum_of, terms
 
@@ -22,12 +23,13 @@ def reduce_before_terms(graph: Graph) -> None:
         sizes = (stacked.layout.sizes[0], *result.layout.sizes)
         kept = [d for d in range(len(stacked.layout.sizes)) if d not in over]
         layout = Layout(sizes, tuple(stacked.layout.strides[d] for d in kept)).packed
+        offsets = [view.layout.offset for view in terms(View(stacked.value, layout), (0,))]
+        layouts = [Layout(sizes[1:], layout.strides[1:], offset) for offset in offsets]
+        if not has_space([View(stacked.value, each) for each in layouts], result.layout):
+            graph.operations.append(operation)
+            continue
         (parts,) = graph.add(Reduce("sum", stacked, over), [Typed(layout, result.dtype, result.device)])
-        views = [
-            View(view.value, Layout(sizes[1:], layout.strides[1:], view.layout.offset))
-            for view in terms(View(parts, layout), (0,))
-        ]
-        total = Map(views, SUM_OF_TERMS, sum_of)
+        total = Map([View(parts, each) for each in layouts], SUM_OF_TERMS, sum_of)
         total.results, total.node, result.maker = [result], operation.node, total
         graph.operations.append(total)
 
