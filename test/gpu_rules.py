@@ -8,10 +8,10 @@ from contextlib import contextmanager
 import pytest
 
 from torch_reformer.compiler.fusion import fuse_transposes
+from torch_reformer.compiler.ir import through_maps
 from torch_reformer.compiler.joint_graph import max_pool_indices, pad_mm
-from torch_reformer.compiler.lowering import indexed
 
-_TABLES = ((indexed, "DEVICES"), (fuse_transposes, "DEVICES"), (max_pool_indices, "_DEVICES"), (pad_mm, "DEVICES"))
+_TABLES = ((through_maps, "DEVICES"), (fuse_transposes, "DEVICES"), (max_pool_indices, "_DEVICES"), (pad_mm, "DEVICES"))
 
 
 @contextmanager

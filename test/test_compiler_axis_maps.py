@@ -191,9 +191,9 @@ def test_plans_with_tables_are_pickled(monkeypatch):
     from torch.fx.experimental.proxy_tensor import make_fx
 
     from torch_reformer.compiler import pipeline
-    from torch_reformer.compiler.lowering import indexed
+    from torch_reformer.compiler.ir import through_maps
 
-    monkeypatch.setattr(indexed, "DEVICES", {"cpu"})
+    monkeypatch.setattr(through_maps, "DEVICES", {"cpu"})
 
     def function(x):
         return [torch.roll(x, 2, 1) * 2]

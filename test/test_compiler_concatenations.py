@@ -136,3 +136,15 @@ def test_changed_afterwards():
     expected, theirs = function(x.clone()), x * 3
     assert torch.equal(torch.compile(function, backend="reformer")(x), expected)
     torch.testing.assert_close(x, theirs)
+
+
+def test_part_of_nothing():
+    """A part of one dimension and no elements, as a cache of keys begins."""
+
+    def function(x):
+        return torch.cat([x.new_empty(0), x.exp(), x.sum((0, 1), keepdim=True).expand(2, 3, 4)], -1) * 2
+
+    torch._dynamo.reset()
+    x = torch.randn(2, 3, 4)
+    torch.testing.assert_close(torch.compile(function, backend="reformer")(x), function(x))
+    assert torch.equal(torch.compile(lambda x: torch.cat([x.new_empty(0), x.exp()], 2), backend="reformer")(x), x.exp())

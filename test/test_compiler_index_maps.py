@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from marks import needs_aten, slow
 from torch import Tensor
 
-from torch_reformer.compiler.lowering import indexed
+from torch_reformer.compiler.ir import through_maps
 
 pytestmark = needs_aten
 FORMATS = {"nchw": torch.contiguous_format, "nhwc": torch.channels_last}
@@ -64,7 +64,7 @@ COPIES = {"reformer::_contiguous", "aten::alias"}
 def on_cpus():
     """Tensors are read through maps on CPUs, too."""
     with pytest.MonkeyPatch.context() as changes:
-        changes.setattr(indexed, "DEVICES", {"cuda", "cpu"})
+        changes.setattr(through_maps, "DEVICES", {"cuda", "cpu"})
         yield
 
 

@@ -9,7 +9,7 @@ from against_eager import without_dynamo
 from marks import needs_aten, slow
 from torch import Tensor
 
-from torch_reformer.compiler.lowering import indexed
+from torch_reformer.compiler.ir import through_maps
 
 pytestmark = needs_aten
 REDUCTIONS = {
@@ -46,7 +46,7 @@ FAST = ("radix", "radix and positions", "heads inside", "groups of channels", "o
 def on_cpus():
     """Sums of more terms are read through maps on CPUs, too."""
     with pytest.MonkeyPatch.context() as changes:
-        changes.setattr(indexed, "DEVICES", {"cuda", "cpu"})
+        changes.setattr(through_maps, "DEVICES", {"cuda", "cpu"})
         yield
 
 

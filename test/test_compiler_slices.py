@@ -8,7 +8,8 @@ from against_eager import without_dynamo
 from marks import needs_aten
 from test_compiler_index_maps import FORMATS, calls, check
 
-from torch_reformer.compiler.lowering import indexed, slices
+from torch_reformer.compiler.ir import through_maps
+from torch_reformer.compiler.ir.axis_map import AxisMap
 
 pytestmark = needs_aten
 
@@ -17,8 +18,7 @@ pytestmark = needs_aten
 def on_cpus():
     """Tensors are read through maps on CPUs, too."""
     with pytest.MonkeyPatch.context() as changes:
-        for module in (indexed, slices):
-            changes.setattr(module, "DEVICES", {"cuda", "cpu"})
+        changes.setattr(through_maps, "DEVICES", {"cuda", "cpu"})
         yield
 
 
@@ -90,3 +90,34 @@ def test_nothing_repeated():
     x = torch.randn(4, 6)
     for function in (lambda x: x.repeat(0, 2) + 1, lambda x: x[:0].repeat(2, 2) + 1, lambda x: x[0, 0].repeat(5) + 1):
         assert torch.equal(without_dynamo(function, lambda report: None)(x), function(x))
+
+
+LONG = {
+    "numbers": lambda x: torch.slice_scatter(x, torch.zeros_like(x[5:-7]), 0, 5, -7),
+    "elements": lambda x: torch.slice_scatter(x, x[12:].neg(), 0, 5, -7),
+    "roll": lambda x: torch.roll(x, 3),
+    "flip": lambda x: x.flip(0),
+    "pad": lambda x: torch.nn.functional.pad(x, (1, 2)),
+    "replication": lambda x: torch.nn.functional.pad(x[None], (1, 2), mode="replicate"),
+    "repeat": lambda x: x.repeat(2),
+    "every second": lambda x: x[::2].neg(),
+}
+
+
+@pytest.mark.parametrize("name", LONG)
+def test_no_map_of_a_long_axis_is_made(name, monkeypatch):
+    """It would take seconds, and gigabytes, only to be refused; and fp32 does not hold all indices of such an axis."""
+    longest, of = 0, AxisMap.of
+
+    def recorded(size, rows):
+        nonlocal longest
+        rows = list(rows)
+        longest = max(longest, len(rows))
+        return of(size, rows)
+
+    monkeypatch.setattr(AxisMap, "of", recorded)
+    x = torch.randn(4 * through_maps.MOST_POSITIONS, requires_grad=True)
+    results = [function(x) for function in (without_dynamo(LONG[name], lambda report: None), LONG[name])]
+    gradients = [torch.autograd.grad(result.square().sum(), x)[0] for result in results]
+    assert torch.equal(*results) and torch.equal(*gradients)
+    assert longest <= through_maps.MOST_POSITIONS

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import NamedTuple
+
+import torch
 
 from .access import access_of, fill_bits
 from .axis_map import AxisMap
@@ -34,6 +37,12 @@ class Source(NamedTuple):
         if not self.maps:
             return index_map_of(layout, self.view.layout)
         return access_of(layout, self.view.layout, _of_dims(layout, self.maps), self.fill)
+
+
+def can_map(device: torch.device, sizes: Iterable[int] = ()) -> bool:
+    """True if programs on this device may read through maps of axes whose results have these sizes. A map lists all
+    elements of its axis, so ask before it is made."""
+    return device.type in DEVICES and all(size <= MOST_POSITIONS for size in sizes)
 
 
 def is_read(layout: Layout, source: Source) -> bool:

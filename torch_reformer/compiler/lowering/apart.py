@@ -10,6 +10,7 @@ from torch import Tensor
 from ..ir.axis_map import AxisMap
 from ..ir.graph import Graph, Typed, View
 from ..ir.layout import Layout
+from ..ir.through_maps import can_map
 from . import pointwise
 from .indexed import indexed
 
@@ -34,6 +35,8 @@ def _read(graph: Graph, view: View) -> View:
     steps = {d: stride for d, (size, stride) in enumerate(zip(sizes, strides, strict=True)) if size > 1}
     d = min(steps, key=lambda d: steps[d], default=None)
     if d is None or not 1 < steps[d] <= _MOST_APART or view.elements == view.value.layout.numel:
+        return view
+    if not can_map(view.value.device, (sizes[d],)):
         return view
     size = (sizes[d] - 1) * steps[d] + 1
 

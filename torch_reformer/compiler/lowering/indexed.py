@@ -15,7 +15,7 @@ from ..ir.fx_utils import constant_pad
 from ..ir.graph import Graph, Typed, View
 from ..ir.kernel_limits import MOST_MAPS_OF_TENSOR
 from ..ir.layout import Layout
-from ..ir.through_maps import DEVICES, MOST_POSITIONS, Maps, Source, add_indexed, after_makers, is_read
+from ..ir.through_maps import Maps, Source, add_indexed, after_makers, can_map, is_read
 from . import constant_pad as rows_of_zeros
 from . import pointwise
 from .contiguous import in_order
@@ -31,13 +31,13 @@ def indexed(graph: Graph, name: str, type: Typed, source: View, maps: Maps, fill
 
     Axes are read one after another, with fp32 in between, if that costs less."""
     maps = {d: axis_map for d, axis_map in maps.items() if not axis_map.is_identity}
-    if type.device.type not in DEVICES or len(maps) > MOST_MAPS_OF_TENSOR:
+    if not can_map(type.device, (len(axis_map.rows) for axis_map in maps.values())) or len(maps) > MOST_MAPS_OF_TENSOR:
         return None
     if not pointwise.computes([source], type) or not source.layout.numel or source.value.layout.numel >= 2**31:
         return None
     if type.layout.numel < 2 or not type.layout.is_dense:
         return None
-    if any(len(axis_map.rows) > MOST_POSITIONS or axis_map.taps > MOST_TAPS_OF_AXIS for axis_map in maps.values()):
+    if any(axis_map.taps > MOST_TAPS_OF_AXIS for axis_map in maps.values()):
         return None
     if not all(axis_map.only_chooses for axis_map in maps.values()):
         if torch.bool in (type.dtype, source.value.dtype):
@@ -91,11 +91,13 @@ def _constant_pad(graph: Graph, value: Tensor, view: View, pads: Sequence[int], 
         return result
     if value.dtype == torch.float64 and float(number) != as_float(number):
         return None
+    sizes = view.layout.sizes
+    pads_of = {len(sizes) - 1 - i: pads[2 * i : 2 * i + 2] for i in range(len(pads) // 2)}
+    pads_of = {d: of_axis for d, of_axis in pads_of.items() if any(of_axis)}
+    if not can_map(value.device, (value.shape[d] for d in pads_of)):
+        return None
     fill = float(bool(number)) if value.dtype == torch.bool else rounded(float(number), value.dtype)
-    sizes, maps = view.layout.sizes, {}
-    for i in range(len(pads) // 2):
-        d = len(sizes) - 1 - i
-        maps[d] = AxisMap.choosing(sizes[d], range(-pads[2 * i], sizes[d] + pads[2 * i + 1]))
+    maps = {d: AxisMap.choosing(sizes[d], range(-before, sizes[d] + after)) for d, (before, after) in pads_of.items()}
     return indexed(graph, "pad", typed(value), view, maps, fill)
 
 
@@ -110,8 +112,11 @@ def _roll(graph: Graph, value: Tensor, view: View, shifts: Sequence[int], dims: 
     sizes = view.layout.sizes
     if not dims and len(sizes) != 1:
         return None
+    dims = dims or (0,)
+    if not can_map(value.device, (sizes[dim] for dim in dims)):
+        return None
     maps: Maps = {}
-    for shift, dim in zip(shifts, dims or (0,), strict=True):
+    for shift, dim in zip(shifts, dims, strict=True):
         d = dim % len(sizes)
         rolled = AxisMap.choosing(sizes[d], ((i - shift) % sizes[d] for i in range(sizes[d])))
         maps[d] = maps[d].then(rolled) if d in maps else rolled
@@ -122,9 +127,10 @@ def _flip(graph: Graph, value: Tensor, view: View, dims: Sequence[int]) -> View 
     """Rule of flip."""
     sizes = view.layout.sizes
     flipped = {dim % len(sizes) for dim in dims} if sizes else set()
-    return indexed(
-        graph, "flip", typed(value), view, {d: AxisMap.choosing(sizes[d], range(sizes[d])[::-1]) for d in flipped}
-    )
+    if not can_map(value.device, (sizes[d] for d in flipped)):
+        return None
+    maps = {d: AxisMap.choosing(sizes[d], range(sizes[d])[::-1]) for d in flipped}
+    return indexed(graph, "flip", typed(value), view, maps)
 
 
 def _padding(places: Callable[[int, int], int], name: str) -> tuple[Callable, Callable]:
@@ -140,9 +146,13 @@ def _padding(places: Callable[[int, int], int], name: str) -> tuple[Callable, Ca
         return found
 
     def forward(graph: Graph, value: Tensor, view: View, pads: Sequence[int]) -> View | None:
+        if not can_map(value.device, value.shape[-len(pads) // 2 :]):
+            return None
         return indexed(graph, name, typed(value), view, maps(view.layout.sizes, pads))
 
     def backward(graph: Graph, value: Tensor, grad: View, view: View, pads: Sequence[int]) -> View | None:
+        if not can_map(value.device, grad.layout.sizes[-len(pads) // 2 :]):
+            return None
         transposed = {d: axis_map.transposed() for d, axis_map in maps(view.layout.sizes, pads).items()}
         return indexed(graph, f"{name}_backward", typed(value), grad, transposed)
 
@@ -162,11 +172,10 @@ def _repeat(graph: Graph, value: Tensor, view: View, counts: Sequence[int]) -> V
     missing = len(counts) - len(view.layout.sizes)
     sizes, strides = (1,) * missing + view.layout.sizes, (0,) * missing + view.layout.strides
     whole = View(view.value, Layout(sizes, strides, view.layout.offset))
-    if not value.numel():
+    repeated = [d for d, count in enumerate(counts) if count != 1]
+    if not value.numel() or not can_map(value.device, (value.shape[d] for d in repeated)):
         return None
-    maps = {
-        d: AxisMap.choosing(sizes[d], (i % sizes[d] for i in range(sizes[d] * counts[d]))) for d in range(len(counts))
-    }
+    maps = {d: AxisMap.choosing(sizes[d], (i % sizes[d] for i in range(value.shape[d]))) for d in repeated}
     return indexed(graph, "repeat", typed(value), whole, maps)
 
 

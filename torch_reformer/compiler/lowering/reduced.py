@@ -33,6 +33,7 @@ from ..ir.terms import (
     sum_of,
     terms,
 )
+from ..ir.through_maps import can_map
 from . import indexed
 from .pointwise import add_typed_map
 
@@ -107,8 +108,7 @@ def _computes(view: View) -> bool:
 
 def steps(kind: str, view: View, over: Dims) -> list[Step] | None:
     """Steps of a reduction, the first one first; None if there are none that kernels can take."""
-    is_gpu = view.value.device.type in indexed.DEVICES
-    return _steps(kind, view.layout, _longer(view.layout, over), is_gpu)
+    return _steps(kind, view.layout, _longer(view.layout, over), can_map(view.value.device))
 
 
 @functools.lru_cache(1 << 12)

@@ -12,7 +12,7 @@ from ..ir.fake_tensors import typed
 from ..ir.graph import Call, Graph, Map, View
 from ..ir.iteration_space import find_space, index_map_of, operand_maps
 from ..ir.layout import Layout
-from ..ir.through_maps import DEVICES
+from ..ir.through_maps import can_map
 from . import pointwise
 from .indexed import as_float, indexed, rounded
 from .indices import indices
@@ -24,6 +24,8 @@ def _slice_scatter(graph: Graph, value: Tensor, base: View, source: View, dim=0,
     """Rule of slice_scatter: the source with a number around it, read through a map; or a choice between source and
     base by the index."""
     d, size = dim % len(base.layout.sizes), base.layout.sizes[dim]
+    if not can_map(value.device, (size,)):
+        return None
     replaced = range(size)[start:end:step]
     source = _copied(source)
     if source.value.dtype != value.dtype:
@@ -34,7 +36,7 @@ def _slice_scatter(graph: Graph, value: Tensor, base: View, source: View, dim=0,
         return indexed(graph, "slice_backward", typed(value), source, scattered, number)
     if step != 1 or not replaced or len(replaced) == size or not pointwise.computes([base], value):
         return None
-    if (number := _number(source)) is not None and value.device.type in DEVICES:
+    if (number := _number(source)) is not None:
         part: View | None = pointwise.full(graph, number, value)
     else:
         part = indexed(graph, "part", typed(value), source, scattered)

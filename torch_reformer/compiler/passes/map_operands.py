@@ -32,7 +32,7 @@ def _operand(operation: Indexed, readers: dict[Value, list[Operation | None]]) -
     maker = view.value.maker
     if not operation.only_chooses or not isinstance(maker, Map) or isinstance(maker, (Indexed, Random)):
         return None
-    if len(maker.inputs) != 1 or readers.get(view.value, []) != [operation] or maker.writes:
+    if len(maker.inputs) != 1 or readers.get(view.value, []) != [operation]:
         return None
     has_gaps = any(axis_map is not None and axis_map.has_gaps for axis_map in operation.maps)
     if has_gaps and not (is_cast(maker) and maker.inputs[0].value.dtype.is_floating_point):

@@ -15,7 +15,7 @@ from ...runtime.dtypes import FLOATS
 from ..ir.axis_map import AxisMap
 from ..ir.graph import Call, Conv, Graph, Indexed, Map, Operation, Reduce, Typed, Value, View, is_cast
 from ..ir.iteration_space import find_space
-from ..ir.through_maps import DEVICES, MOST_POSITIONS, Source, add_indexed, after_makers, is_read
+from ..ir.through_maps import Source, add_indexed, after_makers, can_map, is_read
 
 _cat = torch.ops.aten.cat.default
 _MOST = 6  # parts; each has a map, of which kernels read few (ir/kernel_limits.py)
@@ -76,7 +76,7 @@ def _add(graph: Graph, call: Call) -> bool:
         return False
     layout, first, start = result.layout, len(graph.operations), 0
     dim = (dims[0] if dims else 0) % len(layout.sizes)
-    if layout.sizes[dim] > MOST_POSITIONS:
+    if not can_map(result.device, (layout.sizes[dim],)):
         return False
     inputs, index_maps = [], set()
     for part in parts:
@@ -100,7 +100,7 @@ def _add(graph: Graph, call: Call) -> bool:
 def _computes(result: Value, parts: list[View]) -> bool:
     """True if programs compute with these data types and sizes."""
     types = {result.dtype, *(part.value.dtype for part in parts)}
-    if result.device.type not in DEVICES or not types <= {*FLOATS, torch.bool}:
+    if not types <= {*FLOATS, torch.bool}:
         return False
     if torch.float64 in types and (result.device.type != "cpu" or len(types) > 1):
         return False
