@@ -189,3 +189,15 @@ def test_variances_in_steps():
     actual = without_dynamo(function, reports.append)(x)
     torch.testing.assert_close(actual.double(), function(x.double()), rtol=1e-4, atol=0)
     assert {line.kind for line in reports[0].lines} == {"stitch"}
+
+
+@pytest.mark.parametrize("size", [3, 300, 5000])
+@pytest.mark.parametrize(
+    "function",
+    [lambda x: (x > 0).float().sum(0), lambda x: (x > 0).float().amax(0), lambda x: torch.logsumexp(x > 0, 0)],
+)
+def test_masks_of_fp64(function, size):
+    """A reduction in fp32 of what a comparison in fp64 gives stays in fp32."""
+    x = torch.randn(size, dtype=torch.float64)
+    torch._dynamo.reset()
+    torch.testing.assert_close(torch.compile(function, backend="reformer")(x), function(x))

@@ -320,6 +320,8 @@ def inlined(view: View, index_map: IndexMap, group: IndexMap) -> list[tuple[View
     layout = view.value.layout
     if not is_small(operation) or not layout.is_dense:
         return None
+    if operation.results[0].dtype != torch.float64 and any(v.value.dtype == torch.float64 for v in operation.inputs):
+        return None  # such as a mask, whose readers may compute in fp32
     if isinstance(index_map, Access) and not _is_read_through(operation, index_map):
         return None
     if isinstance(operation, Indexed):

@@ -8,7 +8,7 @@ from ..ir.graph import Map, Operation, Value
 from ..ir.iteration_space import find_space, fits
 from ..ir.kernel_limits import MOST_INPUTS, MOST_OPERATIONS
 from .greedy import Fusion
-from .group import Computation, FusionGroup, has_too_many_strided
+from .group import Computation, FusionGroup, has_too_many_strided, same_kind
 
 MOST = 16  # operations recomputed for one value
 
@@ -96,6 +96,8 @@ class _Recompute:
     def _cost(self, reader: FusionGroup, value: Value, operations, inputs, group: FusionGroup) -> int | None:
         """Further bytes that the reader reads if it recomputes the value; None if it can't."""
         if len(reader.computed) + len(operations) > MOST_OPERATIONS or reader.numel != group.numel:
+            return None
+        if not same_kind(reader, operations):
             return None
         if not group.per_row.isdisjoint(operations):
             return None  # recomputing a row's reductions takes longer than reading the value
