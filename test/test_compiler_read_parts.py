@@ -9,20 +9,10 @@ from against_eager import without_dynamo
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from marks import needs_aten, slow
-from test_compiler_index_maps import FORMATS, calls, check, results
+from test_compiler_index_maps import FORMATS, calls, check, check_chain, on_cpus  # noqa: F401  a fixture
 from test_compiler_index_maps import STEPS as CHAINED
 
-from torch_reformer.compiler.ir import through_maps
-
 pytestmark = needs_aten
-
-
-@pytest.fixture(autouse=True, scope="module")
-def on_cpus():
-    """Tensors are read through maps on CPUs, too."""
-    with pytest.MonkeyPatch.context() as changes:
-        changes.setattr(through_maps, "DEVICES", {"cuda", "cpu"})
-        yield
 
 
 def joined(x, *dims):
@@ -296,13 +286,4 @@ STEPS = {
     st.tuples(st.integers(1, 2), st.integers(1, 5), st.integers(4, 8), st.integers(4, 8)),
 )
 def test_chains(names, layout, size):
-    def function(x):
-        for name in names:
-            x = STEPS[name](x) if min(x.shape[2:]) >= 4 and x.numel() < 20000 else x
-        return x
-
-    x = torch.randn(size, generator=torch.Generator().manual_seed(1)).contiguous(memory_format=FORMATS[layout])
-    compiled = without_dynamo(function, lambda report: None)
-    for actual, expected in zip(results(compiled, x), results(function, x.double()), strict=True):
-        scale = max(1.0, expected.abs().max().item())
-        torch.testing.assert_close(actual.double(), expected, rtol=2e-4, atol=2e-4 * scale)
+    check_chain([STEPS[name] for name in names], layout, size, relative=True)

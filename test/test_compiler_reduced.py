@@ -86,13 +86,13 @@ def check(function, x: Tensor, tolerance: float = 3e-6) -> set[str]:
 @pytest.mark.parametrize("reduction", REDUCTIONS)
 def test_reductions(reduction, name, kept):
     x, dims = tensor(name)
-    if (reduction, name) == ("var", "ones") or (reduction, name) == ("std", "ones"):
-        pytest.skip("PyTorch's call")
 
     def function(x):
         return REDUCTIONS[reduction](torch.tanh(x) * 2, dims, kept)
 
-    assert check(function, x) <= {"stitch", "reformer::_contiguous"}
+    found = check(function, x)
+    if name != "ones" or reduction not in ("var", "std"):  # variances of one element stay calls
+        assert found <= {"stitch", "reformer::_contiguous"}
 
 
 @pytest.mark.parametrize("name", [*slow(*SHAPES)])

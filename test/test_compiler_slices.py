@@ -6,20 +6,12 @@ import pytest
 import torch
 from against_eager import without_dynamo
 from marks import needs_aten
-from test_compiler_index_maps import FORMATS, calls, check
+from test_compiler_index_maps import FORMATS, calls, check, on_cpus  # noqa: F401  a fixture
 
 from torch_reformer.compiler.ir import through_maps
 from torch_reformer.compiler.ir.axis_map import AxisMap
 
 pytestmark = needs_aten
-
-
-@pytest.fixture(autouse=True, scope="module")
-def on_cpus():
-    """Tensors are read through maps on CPUs, too."""
-    with pytest.MonkeyPatch.context() as changes:
-        changes.setattr(through_maps, "DEVICES", {"cuda", "cpu"})
-        yield
 
 
 def assigned(x, dim, start, end, step=1):

@@ -48,7 +48,7 @@ std::optional<int64_t> entry_stride(const Tensor& grad) {
   return stride.value_or(0);
 }
 
-// What the kernels of both kinds read and write.
+// Sets the arguments that the kernels of both kinds share.
 template <class Args>
 void point_to(Args& args, const Operands& o, const Tensor& ids, const Tensor& grad, Tensor& result) {
   args.ids = ids.const_data_ptr(), args.grad = grad.const_data_ptr(), args.to = result.mutable_data_ptr();

@@ -76,8 +76,8 @@ def after_makers(source: Source) -> Source:
 
 
 def _after_negation(source: Source) -> Source | None:
-    """What is negated, with the negated fill. None if nothing is negated, or if elements are summed: from nowhere a sum
-    is 0, not -0."""
+    """The negated operand, with the negated fill. None if nothing is negated, or if elements are summed: from nowhere a
+    sum is 0, not -0."""
     maker, dims = source.view.value.maker, _dims(source.view)
     if not isinstance(maker, Map) or maker.name != "neg" or dims is None:
         return None

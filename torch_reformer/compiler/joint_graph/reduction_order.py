@@ -65,7 +65,7 @@ def _choose(node: Node, value: Tensor, changed: dict[Node, object]) -> Tensor:
 
 
 def _read_by(node: Node) -> list[Node]:
-    """What an element-wise operation reads."""
+    """Operands of an element-wise operation; none of another node."""
     return node.all_input_nodes if is_element_wise(node) else []
 
 

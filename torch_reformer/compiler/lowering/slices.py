@@ -60,7 +60,7 @@ def _chosen(graph: Graph, value: Tensor, base: View, part: View, d: int, replace
 
 
 def _copied(view: View) -> View:
-    """What the view is a copy of, in another layout."""
+    """The source of a copy in another layout; the view itself if it is none."""
     maker = view.value.maker
     if not isinstance(maker, Call) or maker.operator is not aten.copy.default or view.layout != view.value.layout:
         return view
