@@ -181,7 +181,7 @@ if __name__ == "__main__":
     edges = [torch.zeros(1 << 14, dtype=torch.int64)] * 2
     models["messages"] = Messages(), [torch.randn(3000, 64), *edges, torch.zeros(1 << 14)]
     models["perceptron"] = Perceptron(), [torch.randn(8, 32, 64)]
-    for steps in (6, 7):
+    for steps in (7, 8):  # more parts of a concatenation than a program reads (passes/read_parts.py)
         ids = torch.randint(30000, (256, steps)), torch.randint(30000, (256,))
         models[f"unrolled {steps}"] = Unrolled(steps), list(ids)
     print(json.dumps({name: list(map(kinds, reports(*model))) for name, model in models.items()}))
