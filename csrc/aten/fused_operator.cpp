@@ -6,6 +6,9 @@
 #include <torch/csrc/autograd/saved_variable.h>
 #include <torch/csrc/utils/pybind.h>
 
+#include <atomic>
+
+#include "compiled_autograd.h"
 #include "core.h"
 #include "fast_path.h"
 #include "node.h"
@@ -37,20 +40,43 @@ struct FusedBackward final : torch::autograd::Node {
     originals.clear();
   }
 
+  void compiled_args(torch::dynamo::autograd::CompiledNodeArgs& args) const override {
+    args.collect(rule->number);
+    const Derivation sizes = derivation();
+    for (const auto* shapes : {&sizes.sizes, &sizes.result_sizes}) args.collect(*shapes);
+    args.collect(saved, true);  // some are results
+    args.collect(originals);
+  }
+  variable_list apply_with_saved(const variable_list& grads,
+                                 torch::dynamo::autograd::SwapSavedVariables& swapped) override {
+    swapped.before(saved);
+    swapped.before(originals);
+    variable_list tensors = unpacked();
+    const auto count = std::ptrdiff_t(tensors.size());
+    tensors.insert(tensors.end(), originals.begin(), originals.end());
+    const auto compute = [derivation = derivation(), count](const variable_list& given, const variable_list& there) {
+      const auto middle = there.begin() + count;
+      return derivation(given, {there.begin(), middle}, {middle, there.end()});
+    };
+    variable_list found = traced(*this, swapped.get_py_compiler(), grads, std::move(tensors), compute);
+    swapped.after(originals);
+    swapped.after(saved);
+    return found;
+  }
+
   variable_list apply(variable_list&& grads) override {
     const std::lock_guard<std::mutex> lock(mutex_);
-    uint64_t given = 0, wanted = 0;
+    uint64_t given = 0;
+    const uint64_t wanted = wanted_outputs(*this);
     bool plain = is_eager() && !torch::autograd::GradMode::is_enabled();
     for (size_t i = 0; i < grads.size(); ++i) {
       if (grads[i].defined()) given |= uint64_t{1} << i;
       plain = plain && is_plain(grads[i]);
     }
-    for (size_t i = 0; i < num_outputs(); ++i)
-      if (task_should_compute_output(i)) wanted |= uint64_t{1} << i;
     variable_list found(num_outputs());
     if (!given || !wanted) return found;
     const BackwardPlan* const backward = plain ? rule->backward(given, wanted) : nullptr;
-    if (!backward) return derived(grads);
+    if (!backward) return derivation()(grads, unpacked(), originals);
     variable_list there = std::move(grads);
     for (Tensor& tensor : unpacked()) there.push_back(std::move(tensor));
     if (rows) {
@@ -79,33 +105,51 @@ struct FusedBackward final : torch::autograd::Node {
     return tensors;
   }
 
-  // Python computes the gradients if they are differentiated again or if operators are intercepted.
-  variable_list derived(const variable_list& grads) {
-    const variable_list tensors = unpacked();
-    const py::gil_scoped_acquire acquire;
-    const auto sizes_of = [](const torch::autograd::InputMetadata& metadata) {
-      return py::tuple(py::cast(C10_AS_INTARRAYREF_SLOW(metadata.shape_as_dim_vector()).vec()));
-    };
-    const auto optional = [](const variable_list& some) {
+  // How Python computes the gradients, if they are differentiated again or if operators are intercepted. The sizes are
+  // those of the tensors that need gradients and of the results that are not constant.
+  struct Derivation {
+    std::shared_ptr<Differentiated> rule;
+    std::vector<bool> wanted;
+    std::vector<std::optional<std::vector<int64_t>>> sizes, result_sizes;
+
+    variable_list operator()(const variable_list& grads, const variable_list& tensors,
+                             const variable_list& originals) const {
+      const py::gil_scoped_acquire acquire;
+      const py::list results = rule->derive(optional(grads), optional(tensors), optional(originals), py::cast(wanted),
+                                            tuples(sizes), tuples(result_sizes));
+      variable_list found;
+      for (const py::handle result : results) found.push_back(result.is_none() ? Tensor() : result.cast<Tensor>());
+      return found;
+    }
+
+   private:
+    static py::list optional(const variable_list& some) {
       py::list list;
       for (const Tensor& tensor : some) list.append(tensor.defined() ? py::cast(tensor) : py::none());
       return list;
-    };
-    py::list wanted, sizes, result_sizes;
-    for (size_t i = 0; i < rule->results; ++i)
-      result_sizes.append(rule->constant[i] ? py::object(py::none()) : py::object(sizes_of(input_metadata(i))));
-    for (size_t i = 0; i < num_outputs(); ++i) {
-      wanted.append(task_should_compute_output(i));
-      const auto& edge = next_edge(i);
-      if (edge.is_valid())
-        sizes.append(sizes_of(edge.function->input_metadata(edge.input_nr)));
-      else
-        sizes.append(py::none());
     }
-    const py::list results =
-        rule->derive(optional(grads), optional(tensors), optional(originals), wanted, sizes, result_sizes);
-    variable_list found;
-    for (const py::handle result : results) found.push_back(result.is_none() ? Tensor() : result.cast<Tensor>());
+    static py::list tuples(const std::vector<std::optional<std::vector<int64_t>>>& shapes) {
+      py::list list;
+      for (const auto& shape : shapes) list.append(shape ? py::object(py::tuple(py::cast(*shape))) : py::none());
+      return list;
+    }
+  };
+
+  Derivation derivation() const {
+    const auto sizes_of = [](const torch::autograd::InputMetadata& metadata) {
+      return C10_AS_INTARRAYREF_SLOW(metadata.shape_as_dim_vector()).vec();
+    };
+    Derivation found{rule, {}, {}, {}};
+    for (size_t i = 0; i < rule->results; ++i) {
+      found.result_sizes.emplace_back();
+      if (!rule->constant[i]) found.result_sizes.back() = sizes_of(input_metadata(i));
+    }
+    for (size_t i = 0; i < num_outputs(); ++i) {
+      found.wanted.push_back(task_should_compute_output(i));
+      found.sizes.emplace_back();
+      const auto& edge = next_edge(i);
+      if (edge.is_valid()) found.sizes.back() = sizes_of(edge.function->input_metadata(edge.input_nr));
+    }
     return found;
   }
 };
@@ -114,6 +158,11 @@ struct FusedBackward final : torch::autograd::Node {
 
 OwnedPlan::OwnedPlan(py::object plan)
     : owner(plan), number(plan.attr("number").cast<int64_t>()), outputs(py::len(plan.attr("outputs"))) {}
+
+int64_t Differentiated::next_number() {
+  static std::atomic<int64_t> next{0};
+  return next++;
+}
 
 const BackwardPlan* Differentiated::backward(uint64_t given, uint64_t wanted) {
   {

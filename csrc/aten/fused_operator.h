@@ -58,6 +58,7 @@ class Differentiated {
   // Null if there is none; then derive() has to be called. Bit i of `given` is result i, bit i of `wanted` tensor i.
   const BackwardPlan* backward(uint64_t given, uint64_t wanted);
 
+  const int64_t number = next_number();  // no other one has it, then or later
   const OwnedPlan forward;
   const size_t results;
   const std::vector<bool> constant;
@@ -66,6 +67,8 @@ class Differentiated {
   const pybind11::function derive;
 
  private:
+  static int64_t next_number();
+
   const pybind11::function write_backward_;
   std::mutex mutex_;
   std::map<std::pair<uint64_t, uint64_t>, std::unique_ptr<BackwardPlan>> backwards_;

@@ -9,6 +9,7 @@
 
 #include <atomic>
 
+#include "compiled_autograd.h"
 #include "core.h"
 #include "fast_path.h"
 #include "node.h"
@@ -59,18 +60,56 @@ struct ConvBackward final : torch::autograd::Node {
   }
   variable_list apply(variable_list&& grads) override {
     const std::lock_guard<std::mutex> lock(mutex_);
-    variable_list found(num_outputs());
-    const Tensor& grad = grads[0];
+    return gradients(place, sizes, geometry, wanted_outputs(*this), num_outputs(), grads[0], unpacked());
+  }
+  void compiled_args(torch::dynamo::autograd::CompiledNodeArgs& args) const override {
+    args.collect(int64_t(place));
+    for (int64_t size : sizes.input) args.collect(size);
+    for (int64_t size : sizes.weight) args.collect(size);
+    for (const auto& values : {geometry.stride, geometry.padding, geometry.dilation})
+      for (int64_t value : values) args.collect(value);
+    args.collect(int64_t(geometry.groups));
+    for (const SavedVariable& operand : operands) args.collect(operand, false);
+  }
+  variable_list apply_with_saved(const variable_list& grads,
+                                 torch::dynamo::autograd::SwapSavedVariables& swapped) override {
+    for (SavedVariable& operand : operands) swapped.before(operand);
+    variable_list tensors;
+    std::array<bool, 2> is_saved;
+    for (size_t i = 0; i < 2; ++i) {
+      Tensor tensor = operands[i].unpack();
+      is_saved[i] = tensor.defined();
+      if (is_saved[i]) tensors.push_back(std::move(tensor));
+    }
+    const auto compute = [place = place, sizes = sizes, geometry = geometry, wanted = wanted_outputs(*this),
+                          count = num_outputs(), is_saved](const variable_list& grads, const variable_list& tensors) {
+      auto next = tensors.begin();
+      std::array<Tensor, 2> saved;
+      for (size_t i = 0; i < 2; ++i)
+        if (is_saved[i]) saved[i] = *next++;
+      return gradients(place, sizes, geometry, wanted, count, grads[0], saved);
+    };
+    variable_list found = traced(*this, swapped.get_py_compiler(), grads, std::move(tensors), compute);
+    for (SavedVariable& operand : operands) swapped.after(operand);
+    return found;
+  }
+
+ private:
+  std::array<Tensor, 2> unpacked() { return {operands[0].unpack(), operands[1].unpack()}; }
+
+  static variable_list gradients(Place place, const Sizes& sizes, const ConvGeometry& geometry, uint64_t wanted,
+                                 size_t count, const Tensor& grad, const std::array<Tensor, 2>& operands) {
+    variable_list found(count);
     if (!grad.defined()) return found;
     for (size_t i = 0; i < 2; ++i) {
-      if (!task_should_compute_output(i)) continue;
+      if (!(wanted >> i & 1)) continue;
       Tensor tensors[3];
       tensors[place] = grad;
-      tensors[kOperands[place][1 - i]] = operands[1 - i].unpack();
-      const Place wanted = kOperands[place][i];
-      found[i] = contract(wanted, tensors[kOperands[wanted][0]], tensors[kOperands[wanted][1]], {}, sizes, geometry);
+      tensors[kOperands[place][1 - i]] = operands[1 - i];
+      const Place other = kOperands[place][i];
+      found[i] = contract(other, tensors[kOperands[other][0]], tensors[kOperands[other][1]], {}, sizes, geometry);
     }
-    if (found.size() > 2 && task_should_compute_output(2)) found[2] = bias_grad(grad);
+    if (wanted >> 2 & 1) found[2] = bias_grad(grad);
     return found;
   }
 };
