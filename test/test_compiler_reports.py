@@ -71,3 +71,22 @@ def test_marks_are_between_groups():
     assert names[0] == names[-1] == "reformer::_mark" and names.count("view") >= 10
     (casts,) = (place for place, name in enumerate(names) if name == "reformer::_cast_all")
     assert names[casts - 1] == "view" and names[casts + 1] == "reformer::_mark"
+
+
+def test_breaks():
+    """The reports of a graph that is broken off say where, why, and what passes through memory."""
+
+    def function(x):
+        x = x.sin() * 2
+        torch._dynamo.graph_break()
+        return x.cos().sum()
+
+    reports = []
+    torch._dynamo.reset()
+    x = torch.randn(500, 1000, requires_grad=True)
+    torch.compile(function, backend="reformer", options={"report": reports.append})(x).backward()
+    assert [bool(report.broken) for report in reports] == [True, True, False, False]  # forward and backward
+    (said,) = {report.broken for report in reports[:2]}
+    assert "test_compiler_reports.py" in said and "graph_break" in said
+    assert said.endswith("; 1 tensor of 2.00 MB must be stored for what follows")
+    assert str(reports[0]).endswith(f"broken off: {said}")

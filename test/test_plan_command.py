@@ -254,6 +254,7 @@ def test_breaks_are_said(printed):
     assert "forward of graph 1 of 2" in text and "backward of graph 2 of 2" in text
     (said,) = re.findall(r"graph 1 is broken off: (.*)", text)
     assert said.partition(":")[0].endswith("new_models.py") and "graph_break" in said
+    assert said.endswith("; 1 tensor of 0.00 MB must be stored for what follows")
     assert "all: " in text
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import itertools
 import numbers
@@ -17,6 +18,7 @@ from torch._functorch.aot_autograd import SerializableAOTDispatchCompiler, aot_f
 from torch._guards import TracingContext
 from torch.fx import GraphModule
 
+from .analysis.breaks import break_of
 from .decompositions.table import decompositions
 from .decompositions.tracing import tracing
 from .ir.stages import reset
@@ -24,6 +26,7 @@ from .pipeline import compile_graph, partition, pre_grad
 from .runtime.compiled import Compiled, cached_by
 
 if TYPE_CHECKING:
+    from .analysis.report import Report
     from .runtime.cuda_graphs import CudaGraphs
 
 
@@ -64,12 +67,19 @@ def reformer(module: GraphModule, inputs: list, *, mode: str | None = None, opti
 
         graphs = CudaGraphs()
     pre_grad(module)
-    report = (options or {}).get("report")
+    report = _with_break((options or {}).get("report"), break_of(module))
     budget = check_memory_budget((options or {}).get("memory_budget", functorch_config.activation_memory_budget))
     config = _AOT_CONFIG | {"activation_memory_budget": budget}
     compiler = aot_autograd(**_compilers(report, graphs), **_AOT_OPTIONS)
     with functorch_config.patch(config), cached_by(module, mode, report), tracing():
         return compiler(module, inputs)
+
+
+def _with_break(report: Callable[[Report], Any] | None, broken: str | None) -> Callable[[Report], Any] | None:
+    """The function that gets reports, such that they tell of the break of their graph."""
+    if report is None or broken is None:
+        return report
+    return lambda plain: report(dataclasses.replace(plain, broken=broken))
 
 
 def check_mode(mode: str | None) -> None:

@@ -19,7 +19,8 @@ from torch import Tensor, nn
 from torch.fx import GraphModule
 
 from .analysis import fake_gpu
-from .analysis.record import RecordedGraph, Stopped, record, user_line
+from .analysis.breaks import user_line
+from .analysis.record import RecordedGraph, Stopped, record
 from .analysis.report import Report, report_of
 from .ir.device_model import GPUS
 from .ir.fake_tensors import Unsupported, fake_tensors

@@ -5,12 +5,9 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import importlib
-import os
 import re
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -19,10 +16,8 @@ from torch.fx import GraphModule
 from torch.utils._pytree import tree_leaves, tree_map_only
 
 from ..ir.fake_tensors import Unsupported
+from .breaks import break_of, explained, first_line, user_line
 from .report import Report
-
-# Folders of code that is not the user's: PyTorch's, the compiler's and importlib's.
-_FOLDERS = (os.path.dirname(torch.__file__), str(Path(__file__).parents[1]), os.path.dirname(importlib.__file__))
 
 
 @dataclasses.dataclass
@@ -31,7 +26,7 @@ class RecordedGraph:
 
     Attributes:
         passes: for its forward and, if there is one, its backward, the plan's report, or why there is no plan.
-        broken: where and why the graph ends before the function does; None if it does not.
+        broken: where and why the graph ends before the function does, and what that costs; None if it does not.
     """
 
     passes: list[Report | Unsupported]
@@ -79,8 +74,7 @@ def record(
     graphs: list[RecordedGraph] = []
 
     def compiled(module: GraphModule, args: list) -> Callable:
-        reason = module.compile_subgraph_reason
-        graphs.append(RecordedGraph([], _reason_of_break(reason) if reason and reason.graph_break else None))
+        graphs.append(RecordedGraph([], break_of(module)))
         return backend(module, args, graphs[-1].passes)
 
     def call(*args, **named):  # in this module: Dynamo skips PyTorch's own forwards, such as a Sequential's
@@ -140,38 +134,6 @@ def _uncompiled(function: Callable) -> Iterator[None]:
                 module._compiled_call_impl = call
 
 
-def first_line(error: object) -> str:
-    """The first line of an error's message, or the name of its type if there is none."""
-    return next(iter(str(error).strip().splitlines()), type(error).__name__)
-
-
-def user_line(frames: Sequence[traceback.FrameSummary], of_project: bool = False) -> str:
-    """The last line of the user's code in a stack, as a prefix "file:line: "; empty if there is none.
-
-    Args:
-        of_project: skip installed packages, unless nothing else is there.
-    """
-    folders = tuple(folder + os.sep for folder in _FOLDERS)
-    frames = [frame for frame in frames if not frame.filename.startswith((*folders, "<"))]
-    frames = [frame for frame in frames if of_project and "site-packages" not in frame.filename] or frames
-    return f"{frames[-1].filename}:{frames[-1].lineno}: " if frames else ""
-
-
-def _reason_of_break(reason) -> str:
-    """Where and why a graph ends, from Dynamo's GraphCompileReason."""
-    if reason.reason.startswith("generic_jump"):
-        why = "a branch goes by a tensor's values"
-    else:
-        why = _explained(reason.reason)
-    return f"{user_line(reason.user_stack)}{why}"
-
-
-def _explained(message: str) -> str:
-    """The first line of a message of Dynamo's, and its explanation."""
-    explained = re.search(r"Explanation: (.*)", message)
-    return ": ".join([first_line(message), *(explained.groups() if explained else ())])
-
-
 def _reason_of_error(error: Exception) -> str:
     from torch._dynamo.exc import BackendCompilerFailed
     from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicOutputShapeException
@@ -183,5 +145,5 @@ def _reason_of_error(error: Exception) -> str:
     if isinstance(error, DataDependentOutputException | DynamicOutputShapeException):
         return f"{place}the model goes by a tensor's values, which only --measure has ({error.func})"
     of_operator = re.search(r"got (\w+)\((['\"])(.*)\2\)", str(error))  # as Dynamo quotes an operator's error
-    why = of_operator.expand(r"\1: \3") if of_operator else f"{type(error).__name__}: {_explained(str(error))}"
+    why = of_operator.expand(r"\1: \3") if of_operator else f"{type(error).__name__}: {explained(str(error))}"
     return f"{place}the model fails: {why}"

@@ -57,11 +57,13 @@ class Report:
         lines: the plan's kernels and calls, in the order of their execution.
         unfused: a line for each operation of the graph, as if each had its own kernel.
         planned: the outcome of the integer program; None if the groups are greedy.
+        broken: where and why Dynamo ended the graph before its function's end, and what that costs; None if it did not.
     """
 
     lines: tuple[Line, ...]
     unfused: tuple[Line, ...]
     planned: IlpSummary | None = None
+    broken: str | None = None
 
     @property
     def bytes(self) -> int:
@@ -82,7 +84,8 @@ class Report:
         measured = "" if self.measured_us is None else f"; measured {self.measured_us:.0f} us"
         total = f"{_total(self.lines)}{measured}; one by one {_total(self.unfused)}"
         planned = [str(self.planned)] if self.planned else []
-        return "\n".join([head, *map(str, self.lines), total, *planned])
+        broken = [f"broken off: {self.broken}"] if self.broken else []
+        return "\n".join([head, *map(str, self.lines), total, *planned, *broken])
 
 
 def _sum(times: Iterable[float | None]) -> float | None:
