@@ -6,16 +6,25 @@ then read in another order, or computed in it (follow_readers.py, transpose_prod
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import torch
 
-from ..ir.graph import Call, Graph, Operation, Value, View
+from ..ir.graph import Call, Graph, Map, Operation, Value, View
 from ..ir.layout import Layout
+from .transpose_products import PRODUCTS
 
 _cat, _contiguous = torch.ops.aten.cat.default, torch.ops.reformer._contiguous.default
 
 
 def order_concats(graph: Graph) -> None:
     """Replace concatenations that are only copied to one other order by concatenations in that order."""
+    while _order_some(graph):  # a copy may be copied again
+        pass
+
+
+def _order_some(graph: Graph) -> bool:
+    """True if the graph changed."""
     readers = graph.readers()
     instead: dict[Value, View] = {}  # a copy's result -> the concatenation
     for operation in graph.operations:
@@ -25,8 +34,9 @@ def order_concats(graph: Graph) -> None:
         if copies and all(map(_is_copy, copies)) and (order := _order(operation, copies)) is not None:
             parts, dim, layout = order
             operation.args, operation.results[0].layout = (parts, dim), layout
-            instead |= {copy.results[0]: View(operation.results[0], layout) for copy in copies}
+            instead |= {copy.results[0]: View(operation.results[0], copy.results[0].layout) for copy in copies}
     graph.substitute(instead)
+    return bool(instead)
 
 
 def _is_copy(reader: Operation | None) -> bool:
@@ -35,38 +45,68 @@ def _is_copy(reader: Operation | None) -> bool:
 
 def _order(call: Call, copies: list[Call]) -> tuple[list[View], int, Layout] | None:
     """Parts, dimension and layout of the concatenation in the order of the copies; None if they have several, or if
-    a part has no view with the copy's dimensions."""
+    a part has no such view."""
     (result,), (parts, *dims) = call.results, call.args
     views = {copy.args[0].layout for copy in copies}
     layouts = {copy.results[0].layout for copy in copies}
     whole = result.layout
     if len(views) > 1 or len(layouts) > 1 or result.memory is not None or not all(c.args[0].is_full for c in copies):
         return None
-    if not whole.is_row_major or any(len(part.layout.sizes) != len(whole.sizes) for part in parts):
+    if not whole.numel or not whole.is_dense or any(len(part.layout.sizes) != len(whole.sizes) for part in parts):
         return None  # PyTorch also takes parts of no elements and one dimension
     (view,), (layout,) = views, layouts
-    of_dims = [_dim_of(size, stride, whole) for size, stride in zip(view.sizes, view.strides, strict=True)]
+    axes = _axes(view, whole)
     dim = (dims[0] if dims else 0) % len(whole.sizes)
-    concatenated = [i for i, of in enumerate(of_dims) if of is not None and of[0] == dim]
-    if None in of_dims or not concatenated:
+    concatenated = [place for place, axis in enumerate(axes or []) if axis.dim == dim]
+    if axes is None or not concatenated or not layout.is_row_major:
         return None
-    outer = max(concatenated, key=lambda i: view.strides[i])
-    step = view.strides[outer] // whole.strides[dim]  # of the concatenated dimension, for one of the outer one
-    if any(part.layout.sizes[dim] % step for part in parts):
+    outer = max(concatenated, key=lambda place: axes[place].step)
+    if any(part.layout.sizes[dim] % axes[outer].step for part in parts):
         return None
     new_parts = []
     for part in parts:
-        sizes, strides = list(view.sizes), [part.layout.strides[of] * factor for of, factor in of_dims]
-        sizes[outer] = part.layout.sizes[dim] // step
-        new_parts.append(View(part.value, Layout(tuple(sizes), tuple(strides), part.layout.offset)))
-    return new_parts, outer, layout
+        sizes = [axis.size for axis in axes]
+        sizes[outer] = part.layout.sizes[dim] // axes[outer].step
+        strides = tuple(part.layout.strides[axis.dim] * axis.step for axis in axes)
+        new_parts.append(View(part.value, Layout(tuple(sizes), strides, part.layout.offset)))
+    if not all(map(_is_adjacent, new_parts)):
+        return None
+    return new_parts, outer, Layout.row_major(tuple(axis.size for axis in axes))
 
 
-def _dim_of(size: int, stride: int, whole: Layout) -> tuple[int, int] | None:
-    """The dimension of a row-major layout that a view's dimension lies in, and the steps that it takes there; None if
-    it lies in several."""
-    for d, (count, each) in enumerate(zip(whole.sizes, whole.strides, strict=True)):
-        if count > 1 and stride >= each:
-            factor, rest = divmod(stride, each)
-            return (d, factor) if not rest and (size - 1) * factor < count else None
-    return None
+def _is_adjacent(part: View) -> bool:
+    """True if the part's elements are read in the order of memory, or may be computed in that order."""
+    maker = part.value.maker
+    if isinstance(maker, Map) or (isinstance(maker, Call) and maker.operator in PRODUCTS):
+        return True
+    strides = [stride for size, stride in zip(part.layout.sizes, part.layout.strides, strict=True) if size > 1]
+    return not strides or strides[-1] == 1
+
+
+class _Axis(NamedTuple):
+    """Dimension of a view that lies in one dimension of the value: elements `step` apart in that."""
+
+    size: int
+    dim: int
+    step: int
+
+
+def _axes(view: Layout, whole: Layout) -> list[_Axis] | None:
+    """The view's dimensions, each as one or more that lie in a single dimension of the dense value; None if there are
+    none."""
+    axes: list[_Axis] = []
+    dims = sorted((d for d, n in enumerate(whole.sizes) if n > 1), key=lambda d: -whole.strides[d])
+    for size, stride in zip(view.sizes, view.strides, strict=True):
+        split: list[_Axis] = []
+        while size > 1:
+            dim = next((d for d in dims if stride >= whole.strides[d]), None)
+            step, rest = (0, 1) if dim is None or not stride else divmod(stride, whole.strides[dim])
+            if rest or whole.sizes[dim] % step:
+                return None
+            count = min(size, whole.sizes[dim] // step)
+            if size % count:
+                return None
+            split.insert(0, _Axis(count, dim, step))
+            size, stride = size // count, stride * count
+        axes += split
+    return axes

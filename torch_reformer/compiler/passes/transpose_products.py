@@ -12,7 +12,7 @@ from ..ir.graph import Call, Graph, Map, Operation, Random, Value, View
 from ..ir.layout import Layout
 
 aten = torch.ops.aten
-_PRODUCTS = (aten.mm.default, aten.bmm.default)
+PRODUCTS = (aten.mm.default, aten.bmm.default)
 _contiguous = torch.ops.reformer._contiguous.default
 _CALLS = (aten.cat.default, _contiguous)  # that gain by it
 
@@ -22,7 +22,7 @@ def transpose_products(graph: Graph) -> None:
     readers = graph.readers()
     instead: dict[Value, View] = {}  # a copy's result -> the product
     for operation in graph.operations:
-        if not isinstance(operation, Call) or operation.operator not in _PRODUCTS:
+        if not isinstance(operation, Call) or operation.operator not in PRODUCTS:
             continue
         (value,) = operation.results
         if value.memory is not None or not value.layout.is_row_major or not readers.get(value):
