@@ -41,6 +41,7 @@ from .ir.fake_tensors import Unsupported
 from .ir.fx_utils import is_static
 from .ir.graph import Graph
 from .ir.stages import attempted, optional, raises, required, show
+from .joint_graph.copy_sources import copy_sources
 from .joint_graph.float_counts import count_in_floats
 from .joint_graph.fold_constants import fold_constants
 from .joint_graph.gradient_strides import set_gradient_strides
@@ -59,6 +60,7 @@ from .joint_graph.user_casts import mark_user_casts
 from .lowering.from_fx import lower_fx
 from .passes import PASSES
 from .pre_grad.attention_masks import simplify_masks
+from .pre_grad.attention_operands import simplify_operands
 from .runtime.compiled import Compiled
 from .runtime.executable import Executable, run_graph
 
@@ -69,6 +71,7 @@ AFTER_FUSION = (fuse_copies, fuse_concats, fuse_transposes, fuse_gathers)  # app
 def pre_grad(module: GraphModule) -> None:
     """Rewrite Dynamo's graph before autograd sees it."""
     attempted(lambda: optional(simplify_masks, module), module)
+    attempted(lambda: optional(simplify_operands, module), module)
 
 
 def partition(joint: GraphModule, inputs, **options) -> tuple[GraphModule, GraphModule]:
@@ -88,6 +91,7 @@ def _partition(joint: GraphModule, inputs, **options) -> tuple[GraphModule, Grap
     optional(count_in_floats, joint)
     has_static_sizes = is_static(joint)
     if has_static_sizes:
+        optional(copy_sources, joint)
         optional(split_addmm, joint)
         optional(set_gradient_strides, joint, options["num_fwd_outputs"])
         optional(keep_order_in_reductions, joint)
@@ -132,6 +136,7 @@ def plan(module: GraphModule, report: Callable[[Report], Any] | None = None, gpu
     required(mark_user_casts, module)
     optional(fold_constants, module)
     optional(count_in_floats, module)
+    optional(copy_sources, module)
     optional(keep_order_in_reductions, module)
     optional(propagate_memory_format, module)
     graph, constants = lower_fx(module)
