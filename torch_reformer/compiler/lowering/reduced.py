@@ -116,8 +116,8 @@ def steps(kind: str, view: View, over: Dims) -> list[Step] | None:
 
 
 def _is_fused_as_terms(view: View, over: Dims) -> bool:
-    """True for a few large terms that are in memory and have adjacent elements: what reads the result computes it, so it
-    is not stored. If a kernel computes the terms, it reduces them, too."""
+    """True for a few large terms in memory, of adjacent elements: what reads the result computes it, so that it is not
+    stored. If a kernel computes the terms, it reduces them, too."""
     layout, count, maker = view.layout, _count(view.layout, over), view.value.maker
     while is_cast(maker):
         maker = maker.inputs[0].value.maker
