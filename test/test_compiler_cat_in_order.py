@@ -15,7 +15,7 @@ def stack(parts):
 
 def heads_inside(x):
     """The gradient of a matrix product of queries, keys and values [2, 4, 3, 5]."""
-    return stack([x, x * 2, x + 1]).permute(1, 3, 0, 2, 4).contiguous().view(2, 3, -1)
+    return stack([x, x * 2, x + 1]).permute(1, -2, 0, 2, -1).contiguous().view(2, 3, -1)
 
 
 def second_dimension(x):

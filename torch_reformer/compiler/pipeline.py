@@ -57,6 +57,7 @@ from .joint_graph.reduction_order import keep_order_in_reductions
 from .joint_graph.rematerialize import rematerialize
 from .joint_graph.save_random import save_random
 from .joint_graph.split_addmm import split_addmm
+from .joint_graph.swap_operands import swap_operands
 from .joint_graph.user_casts import mark_user_casts
 from .lowering.from_fx import lower_fx
 from .passes import PASSES
@@ -94,6 +95,7 @@ def _partition(joint: GraphModule, inputs, **options) -> tuple[GraphModule, Grap
     if has_static_sizes:
         optional(copy_sources, joint)
         optional(cat_in_order, joint)
+        optional(swap_operands, joint)
         optional(split_addmm, joint)
         optional(set_gradient_strides, joint, options["num_fwd_outputs"])
         optional(keep_order_in_reductions, joint)
@@ -140,6 +142,7 @@ def plan(module: GraphModule, report: Callable[[Report], Any] | None = None, gpu
     optional(count_in_floats, module)
     optional(copy_sources, module)
     optional(cat_in_order, module)
+    optional(swap_operands, module)
     optional(keep_order_in_reductions, module)
     optional(propagate_memory_format, module)
     graph, constants = lower_fx(module)

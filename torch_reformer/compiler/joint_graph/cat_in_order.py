@@ -45,6 +45,7 @@ def _concatenate(node: Node, stack: Node, split: Node, permuted: Node) -> None:
         return
     if len(sizes) <= dim + 1 or sizes[:dim] != list(values[0].shape[:dim]) or sizes[dim] != len(parts):
         return
+    order = [d % len(sizes) for d in permuted.args[1]]
     graph, of_part = node.graph, [*sizes[:dim], 1, *sizes[dim + 1 :]]
     added: list[Node] = []
 
@@ -58,7 +59,7 @@ def _concatenate(node: Node, stack: Node, split: Node, permuted: Node) -> None:
             views = [
                 add(aten.permute.default, add(aten.view.default, part, of_part), permuted.args[1]) for part in parts
             ]
-            whole = add(aten.cat.default, views, list(permuted.args[1]).index(dim))
+            whole = add(aten.cat.default, views, order.index(dim))
         except (RuntimeError, ValueError):  # a part has no such view
             whole = None
     if whole is None or not layout_of(whole.meta["val"]).matches(layout_of(node.meta["val"])):
