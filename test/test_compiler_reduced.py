@@ -181,6 +181,22 @@ def test_split_attention():
     assert sum(line.read + line.written for line in backward.lines) < 7 * x.nbytes
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_few_large_terms(dtype):
+    """A maximum over four parts of an input is computed by what reads it; a sum of what a kernel computes by that."""
+
+    def pooled(x: Tensor, y: Tensor) -> Tensor:
+        x = x.view(2, 4, 100, 100)
+        return x.amax(1) + y, (x * 2).exp().sum(1)
+
+    x, y, reports = torch.randn(2, 400, 100).to(dtype), torch.randn(2, 100, 100), []
+    x[0, 0], x[1, 1], x[0, 1, 0] = torch.nan, -torch.inf, torch.inf
+    result, expected = without_dynamo(pooled, reports.append)(x, y), pooled(x, y)
+    torch.testing.assert_close(result, expected, equal_nan=True)
+    (lines,) = [report.lines for report in reports]
+    assert [line.written for line in lines if line.operations[0].startswith("max")] == [y.nbytes]
+
+
 def test_variances_in_steps():
     """A large mean costs no accuracy."""
     x = (torch.randn(2, 12, 5, 6) + 1000).contiguous(memory_format=torch.channels_last)

@@ -41,6 +41,8 @@ from .ir.fake_tensors import Unsupported
 from .ir.fx_utils import is_static
 from .ir.graph import Graph
 from .ir.stages import attempted, optional, raises, required, show
+from .joint_graph.cat_in_order import cat_in_order
+from .joint_graph.copy_sources import copy_sources
 from .joint_graph.float_counts import count_in_floats
 from .joint_graph.fold_constants import fold_constants
 from .joint_graph.gradient_strides import set_gradient_strides
@@ -55,10 +57,12 @@ from .joint_graph.reduction_order import keep_order_in_reductions
 from .joint_graph.rematerialize import rematerialize
 from .joint_graph.save_random import save_random
 from .joint_graph.split_addmm import split_addmm
+from .joint_graph.swap_operands import swap_operands
 from .joint_graph.user_casts import mark_user_casts
 from .lowering.from_fx import lower_fx
 from .passes import PASSES
 from .pre_grad.attention_masks import simplify_masks
+from .pre_grad.attention_operands import simplify_operands
 from .runtime.compiled import Compiled
 from .runtime.executable import Executable, run_graph
 
@@ -69,6 +73,7 @@ AFTER_FUSION = (fuse_copies, fuse_concats, fuse_transposes, fuse_gathers)  # app
 def pre_grad(module: GraphModule) -> None:
     """Rewrite Dynamo's graph before autograd sees it."""
     attempted(lambda: optional(simplify_masks, module), module)
+    attempted(lambda: optional(simplify_operands, module), module)
 
 
 def partition(joint: GraphModule, inputs, **options) -> tuple[GraphModule, GraphModule]:
@@ -88,6 +93,9 @@ def _partition(joint: GraphModule, inputs, **options) -> tuple[GraphModule, Grap
     optional(count_in_floats, joint)
     has_static_sizes = is_static(joint)
     if has_static_sizes:
+        optional(copy_sources, joint)
+        optional(cat_in_order, joint)
+        optional(swap_operands, joint)
         optional(split_addmm, joint)
         optional(set_gradient_strides, joint, options["num_fwd_outputs"])
         optional(keep_order_in_reductions, joint)
@@ -132,6 +140,9 @@ def plan(module: GraphModule, report: Callable[[Report], Any] | None = None, gpu
     required(mark_user_casts, module)
     optional(fold_constants, module)
     optional(count_in_floats, module)
+    optional(copy_sources, module)
+    optional(cat_in_order, module)
+    optional(swap_operands, module)
     optional(keep_order_in_reductions, module)
     optional(propagate_memory_format, module)
     graph, constants = lower_fx(module)

@@ -19,8 +19,9 @@ from ... import program as p
 from ...program import Value as Expression
 from ...runtime.dtypes import FLOATS
 from ..ir.axis_map import AxisMap
-from ..ir.graph import Graph, Reduce, Typed, View
+from ..ir.graph import Graph, Map, Reduce, Typed, View, is_cast
 from ..ir.iteration_space import has_space, reduces_rows, without
+from ..ir.kernel_limits import SMALL
 from ..ir.layout import Layout
 from ..ir.terms import (
     MAX_OF_TERMS,
@@ -108,7 +109,23 @@ def _computes(view: View) -> bool:
 
 def steps(kind: str, view: View, over: Dims) -> list[Step] | None:
     """Steps of a reduction, the first one first; None if there are none that kernels can take."""
-    return _steps(kind, view.layout, _longer(view.layout, over), can_map(view.value.device))
+    over = _longer(view.layout, over)
+    if over and _is_fused_as_terms(view, over):
+        return [Step(over, "terms")]
+    return _steps(kind, view.layout, over, can_map(view.value.device))
+
+
+def _is_fused_as_terms(view: View, over: Dims) -> bool:
+    """True for a few large terms in memory, of adjacent elements: what reads the result computes it, so that it is not
+    stored. If a kernel computes the terms, it reduces them, too."""
+    layout, count, maker = view.layout, _count(view.layout, over), view.value.maker
+    while is_cast(maker):
+        maker = maker.inputs[0].value.maker
+    if count > MOST_TERMS or layout.numel <= SMALL * count or isinstance(maker, (Map, Reduce)):
+        return False
+    if reduces_rows(layout.numel, without(layout.packed, over)):
+        return False
+    return has_space(terms(view, over), _without(layout, over))
 
 
 @functools.lru_cache(1 << 12)

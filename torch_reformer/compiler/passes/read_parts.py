@@ -33,7 +33,7 @@ def read_parts(graph: Graph) -> None:
 def _pays(call: Operation, readers: dict[Value, list[Operation | None]]) -> bool:
     """True if the operation is a concatenation that is read by programs, or has parts that need not be stored.
 
-    If programs compute all parts, and others read the result, they write into it (fusion/fuse_concat.py)."""
+    If Maps compute all parts, and others read the result, they write into it (fusion/fuse_concat.py)."""
     if not isinstance(call, Call) or call.operator is not _cat:
         return False
     users = readers.get(call.results[0], [])
@@ -42,7 +42,9 @@ def _pays(call: Operation, readers: dict[Value, list[Operation | None]]) -> bool
     makers = [part.value.maker for part in call.args[0]]
     if any(map(_is_read_through, makers)):
         return True
-    return any(map(_is_program, users)) and not all(_is_program(maker) and not _is_epilogue(maker) for maker in makers)
+    return any(map(_is_program, users)) and not all(
+        isinstance(maker, Map) and not _is_epilogue(maker) for maker in makers
+    )
 
 
 def _is_program(operation: Operation | None) -> bool:

@@ -6,30 +6,25 @@ such a mask, or with one whose rows repeat one element in memory, PyTorch would 
 
 from __future__ import annotations
 
-import operator
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 from torch.fx import Graph, GraphModule, Node, map_arg
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from ..ir.fake_tensors import real_tensors
+from .attention_calls import attention_calls
+from .writes import is_known, may_write, memory_of
 
-_ARGUMENTS = "query", "key", "value", "attn_mask", "dropout_p", "is_causal", "scale", "enable_gqa"
 _MOST_ELEMENTS = 2**26  # of a constant that is computed here
-_NO_WRITES = ("index", "inv", "invert", "is_", "is_not", "indexOf", "itemgetter")
-_WRITES = {operator.setitem, operator.delitem}
-_WRITES |= {getattr(operator, name) for name in dir(operator) if name.startswith("i") and name not in _NO_WRITES}
 
 
 def simplify_masks(module: GraphModule) -> None:
     """Change Dynamo's graph: drop masks that mask nothing, and replace causal ones by `is_causal=True`. On GPUs, other
     masks get rows of adjacent elements."""
     calls = {}
-    for node in module.graph.find_nodes(op="call_function", target=F.scaled_dot_product_attention):
-        arguments = dict(zip(_ARGUMENTS, node.args, strict=False)) | node.kwargs
+    for node, arguments in attention_calls(module.graph).items():
         if isinstance(arguments.get("attn_mask"), Node) and not arguments.get("is_causal"):
             calls[node] = arguments
     if not calls:
@@ -86,25 +81,12 @@ def _constants(graph: Graph) -> dict[Node, Any]:
                     values[node] = _run(node, values)
             except Exception:  # noqa: BLE001  then the node is no constant
                 continue
-    memories = {_memory(node) for node in values} - {None}
+    memories = {memory_of(node) for node in values} - {None}
     for node in graph.nodes:
-        if node.op not in ("placeholder", "output", "get_attr") and _may_write(node):
-            if memories & {_memory(operand) for operand in node.all_input_nodes}:
+        if node.op not in ("placeholder", "output", "get_attr") and may_write(node):
+            if memories & {memory_of(operand) for operand in node.all_input_nodes}:
                 return {}
     return values
-
-
-def _memory(node: Node) -> int | None:
-    """Identity of the node's fake storage, which views share; None if it is no tensor."""
-    fake = node.meta.get("example_value")
-    return fake.untyped_storage()._cdata if isinstance(fake, Tensor) else None
-
-
-def _is_known(node: Node) -> bool:
-    """True for a function of PyTorch, an operator of Python, or a method."""
-    name = getattr(node.target, "__name__", "")
-    known = any(getattr(module, name, None) is node.target for module in (torch, operator, F))
-    return node.op == "call_method" or (node.op == "call_function" and (known or node.target is getattr))
 
 
 def _is_computed(node: Node) -> bool:
@@ -112,15 +94,7 @@ def _is_computed(node: Node) -> bool:
     fake = node.meta.get("example_value")
     if isinstance(fake, Tensor) and not (isinstance(fake.numel(), int) and fake.numel() <= _MOST_ELEMENTS):
         return False
-    return _is_known(node) and not _may_write(node)
-
-
-def _may_write(node: Node) -> bool:
-    """True if the node may change one of its arguments."""
-    name = node.target if node.op == "call_method" else getattr(node.target, "__name__", "")
-    in_place = (name.endswith("_") and not name.endswith("__")) or name.startswith("__i")
-    known = node.target is F.scaled_dot_product_attention or _is_known(node)
-    return not known or in_place or node.target in _WRITES or "out" in node.kwargs or "inplace" in node.kwargs
+    return is_known(node) and not may_write(node)
 
 
 class _Functions(TorchDispatchMode):

@@ -1,0 +1,36 @@
+"""Nodes of Dynamo's graph that may write to tensors. Such a graph is not functional: methods and operators of Python
+change tensors in place, also through views."""
+
+from __future__ import annotations
+
+import operator
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from torch.fx import Node
+
+_NO_WRITES = ("index", "inv", "invert", "is_", "is_not", "indexOf", "itemgetter")
+_WRITES = {operator.setitem, operator.delitem}
+_WRITES |= {getattr(operator, name) for name in dir(operator) if name.startswith("i") and name not in _NO_WRITES}
+
+
+def memory_of(node: Node) -> int | None:
+    """Identity of the node's fake storage, which views share; None if it is no tensor."""
+    fake = node.meta.get("example_value")
+    return fake.untyped_storage()._cdata if isinstance(fake, Tensor) else None
+
+
+def is_known(node: Node) -> bool:
+    """True for a function of PyTorch, an operator of Python, or a method."""
+    name = getattr(node.target, "__name__", "")
+    known = any(getattr(module, name, None) is node.target for module in (torch, operator, F))
+    return node.op == "call_method" or (node.op == "call_function" and (known or node.target is getattr))
+
+
+def may_write(node: Node) -> bool:
+    """True if the node may change one of its arguments."""
+    name = node.target if node.op == "call_method" else getattr(node.target, "__name__", "")
+    in_place = (name.endswith("_") and not name.endswith("__")) or name.startswith("__i")
+    known = node.target is F.scaled_dot_product_attention or is_known(node)
+    return not known or in_place or node.target in _WRITES or "out" in node.kwargs or "inplace" in node.kwargs
