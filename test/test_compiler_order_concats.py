@@ -36,6 +36,37 @@ def pairs(x, w):
 FUNCTIONS = {"channels": (channels, 19), "heads": (heads, 24), "pairs": (pairs, 16)}
 
 
+def stack(parts):
+    """A stack as PyTorch decomposes it."""
+    return torch.cat(parts).view(len(parts), *parts[0].shape)
+
+
+COPIES = {
+    "heads inside": lambda x: stack([x, x * 2, x + 1]).permute(1, -2, 0, 2, -1).contiguous().view(2, 3, -1),
+    "second dimension": lambda x: torch.cat([x, x * 2], 1).view(2, 2, 4, 15).permute(2, 0, 3, 1).contiguous(),
+    "parts that lie apart": lambda x: stack([x.mT, x.mT * 2]).permute(1, 2, 0, 3, 4).contiguous(),
+    "merged dimensions": lambda x: torch.cat([x.mT, x.mT * 2]).view(2, 2, -1).permute(1, 2, 0).contiguous(),
+    "other boundaries": lambda x: torch.cat([x[:, :3], x[:, 1:]], 1).view(2, 3, 2, 15).permute(0, 2, 1, 3).contiguous(),
+    "unequal parts": lambda x: torch.cat([x[:, :1], x[:, 1:]], 1).view(2, 2, 2, 15).permute(0, 2, 1, 3).contiguous(),
+    "read twice": lambda x: (lambda both: both.permute(1, 3, 0, 2, 4).contiguous() + both.sum())(stack([x, x * 2])),
+    "copied twice": lambda x: stack([x, x.exp()]).permute(1, 3, 0, 2, 4).contiguous().mT.contiguous(),
+    "of two types": lambda x: stack([x, x.double()]).permute(1, 3, 0, 2, 4).contiguous(),
+    "halved": lambda x: stack([x, x * 2]).permute(1, 3, 0, 2, 4).contiguous().half(),
+    "empty": lambda x: stack([x[:0], x[:0] * 2]).permute(1, 3, 0, 2, 4).contiguous(),
+    "of one dimension": lambda x: torch.cat([x.new_empty(0), x, x]).permute(3, 1, 2, 0).contiguous(),
+    "numbers": lambda x: stack([x.long(), x.long() * 2]).permute(1, 3, 0, 2, 4).contiguous() * x.sum(),
+    "slices": lambda x: torch.cat([x[..., 1:], x[..., :2]], -1).permute(3, 0, 2, 1).contiguous(),
+    "written afterwards": lambda x: torch.cat([x, x * 2]).permute(3, 1, 2, 0).contiguous().mul_(x.sum()),
+}
+
+
+@pytest.mark.parametrize("name", COPIES)
+def test_copies_of_concatenations(name):
+    x = torch.randn(2, 4, 3, 5, generator=torch.Generator().manual_seed(0)).requires_grad_()
+    with as_on_gpus():
+        assert not differences(COPIES[name], (x,))
+
+
 def arguments(columns, dtype=torch.float32):
     generator = torch.Generator().manual_seed(0)
     sizes = (2, 4, 4, 8), (columns, 8)

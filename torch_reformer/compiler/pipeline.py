@@ -41,7 +41,6 @@ from .ir.fake_tensors import Unsupported
 from .ir.fx_utils import is_static
 from .ir.graph import Graph
 from .ir.stages import attempted, optional, raises, required, show
-from .joint_graph.cat_in_order import cat_in_order
 from .joint_graph.copy_sources import copy_sources
 from .joint_graph.float_counts import count_in_floats
 from .joint_graph.fold_constants import fold_constants
@@ -94,7 +93,6 @@ def _partition(joint: GraphModule, inputs, **options) -> tuple[GraphModule, Grap
     has_static_sizes = is_static(joint)
     if has_static_sizes:
         optional(copy_sources, joint)
-        optional(cat_in_order, joint)
         optional(swap_operands, joint)
         optional(split_addmm, joint)
         optional(set_gradient_strides, joint, options["num_fwd_outputs"])
@@ -141,7 +139,6 @@ def plan(module: GraphModule, report: Callable[[Report], Any] | None = None, gpu
     optional(fold_constants, module)
     optional(count_in_floats, module)
     optional(copy_sources, module)
-    optional(cat_in_order, module)
     optional(swap_operands, module)
     optional(keep_order_in_reductions, module)
     optional(propagate_memory_format, module)

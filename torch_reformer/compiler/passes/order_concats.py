@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import torch
 
-from ..ir.graph import Call, Graph, Map, Operation, Value, View
+from ..ir.graph import Call, Graph, Indexed, Map, Operation, Value, View
 from ..ir.layout import Layout
 from .transpose_products import PRODUCTS
 
@@ -40,6 +40,8 @@ def _order_some(graph: Graph) -> bool:
 
 
 def _is_copy(reader: Operation | None) -> bool:
+    if isinstance(reader, Map):
+        return reader.name == "clone" and not isinstance(reader, Indexed)
     return isinstance(reader, Call) and reader.operator is _contiguous
 
 
@@ -47,10 +49,9 @@ def _order(call: Call, copies: list[Call]) -> tuple[list[View], int, Layout] | N
     """Parts, dimension and layout of the concatenation in the order of the copies; None if they have several, or if
     a part has no such view."""
     (result,), (parts, *dims) = call.results, call.args
-    views = {copy.args[0].layout for copy in copies}
-    layouts = {copy.results[0].layout for copy in copies}
-    whole = result.layout
-    if len(views) > 1 or len(layouts) > 1 or result.memory is not None or not all(c.args[0].is_full for c in copies):
+    whole, read = result.layout, [copy.operands[0] for copy in copies]
+    views, layouts = {view.layout for view in read}, {copy.results[0].layout for copy in copies}
+    if len(views) > 1 or len(layouts) > 1 or result.memory is not None or not all(view.is_full for view in read):
         return None
     if not whole.numel or not whole.is_dense or any(len(part.layout.sizes) != len(whole.sizes) for part in parts):
         return None  # PyTorch also takes parts of no elements and one dimension
