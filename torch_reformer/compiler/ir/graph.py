@@ -345,7 +345,7 @@ class Graph:
     Attributes:
         inputs: values of the tensors that a call passes.
         outputs: results of a call: views, or constants.
-        copies: values that copy a value in another layout (lowering/contiguous.py).
+        copies: values that copy a value in another layout (ir/contiguous.py).
         joins: views, and the value that has them as its parts (passes/batching.py).
     """
 

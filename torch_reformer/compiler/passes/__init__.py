@@ -15,6 +15,7 @@ from .pack_keys import pack_keys
 from .pad_casts import pad_casts
 from .read_messages import read_messages
 from .read_parts import read_parts
+from .read_windows import read_windows
 from .reduce_before_terms import reduce_before_terms
 from .share_equal import share_equal
 from .split_into_terms import split_into_terms
@@ -25,6 +26,6 @@ from .widen_products import widen_products
 PASSES = (
     *(drop_round_trips, drop_unused, share_equal, reduce_before_terms, split_into_terms, narrow_reductions),
     *(fold_biases, moments_of_parts, join_products, join_sums, stack_selected, transpose_products, map_operands),
-    *(read_parts, follow_readers, drop_unused),
+    *(read_windows, read_parts, follow_readers, drop_unused),
     *(read_messages, pack_counters, widen_products, pack_casts, pad_casts, pack_keys),
 )

@@ -10,9 +10,9 @@ import math
 
 import torch
 
-from ..ir.graph import Call, Graph, Map, Typed, Value, View
-from ..ir.iteration_space import has_space, index_map_of, is_strided
-from ..ir.layout import Layout
+from .graph import Call, Graph, Map, Typed, Value, View
+from .iteration_space import has_space, index_map_of, is_strided
+from .layout import Layout
 
 _contiguous = torch.ops.reformer._contiguous.default
 
