@@ -68,7 +68,9 @@ def _read(graph: Graph, call: Call, view: View, layout: Layout) -> View | None:
     batch, channels, *size = images.layout.sizes
     down, across = map(Windows, size, *options)
     value = view.value
-    if not can_map(value.device, (down.elements, across.elements)) or not value.layout.is_row_major:
+    if not value.layout.numel or not value.layout.is_row_major:
+        return None
+    if not can_map(value.device, (down.elements, across.elements)):
         return None
     # An image has the elements of all windows. For each axis of im2col's result its size, its dimension of the images,
     # and how many of their elements it steps over.
