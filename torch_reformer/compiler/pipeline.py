@@ -41,6 +41,7 @@ from .ir.fake_tensors import Unsupported
 from .ir.fx_utils import is_static
 from .ir.graph import Graph
 from .ir.stages import attempted, optional, raises, required, show
+from .joint_graph.flatten_in_memory_order import flatten_in_memory_order
 from .joint_graph.float_counts import count_in_floats
 from .joint_graph.fold_constants import fold_constants
 from .joint_graph.gradient_strides import set_gradient_strides
@@ -90,6 +91,7 @@ def _partition(joint: GraphModule, inputs, **options) -> tuple[GraphModule, Grap
     if has_static_sizes:
         optional(split_addmm, joint)
         optional(set_gradient_strides, joint, options["num_fwd_outputs"])
+        optional(flatten_in_memory_order, joint)
         optional(keep_order_in_reductions, joint)
         optional(propagate_memory_format, joint, True)  # in both passes alike, so that saved tensors have one format
     if functorch_config.donated_buffer:  # otherwise a backward may run again with the same saved tensors
@@ -132,6 +134,7 @@ def plan(module: GraphModule, report: Callable[[Report], Any] | None = None, gpu
     required(mark_user_casts, module)
     optional(fold_constants, module)
     optional(count_in_floats, module)
+    optional(flatten_in_memory_order, module)
     optional(keep_order_in_reductions, module)
     optional(propagate_memory_format, module)
     graph, constants = lower_fx(module)
