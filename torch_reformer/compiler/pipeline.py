@@ -91,9 +91,9 @@ def _partition(joint: GraphModule, inputs, **options) -> tuple[GraphModule, Grap
     if has_static_sizes:
         optional(split_addmm, joint)
         optional(set_gradient_strides, joint, options["num_fwd_outputs"])
-        optional(flatten_in_memory_order, joint)
         optional(keep_order_in_reductions, joint)
         optional(propagate_memory_format, joint, True)  # in both passes alike, so that saved tensors have one format
+        optional(flatten_in_memory_order, joint)
     if functorch_config.donated_buffer:  # otherwise a backward may run again with the same saved tensors
         optional(hoist_loss_gradients, joint)
     if has_static_sizes:
@@ -134,9 +134,9 @@ def plan(module: GraphModule, report: Callable[[Report], Any] | None = None, gpu
     required(mark_user_casts, module)
     optional(fold_constants, module)
     optional(count_in_floats, module)
-    optional(flatten_in_memory_order, module)
     optional(keep_order_in_reductions, module)
     optional(propagate_memory_format, module)
+    optional(flatten_in_memory_order, module)
     graph, constants = lower_fx(module)
     show("lower_fx", graph)
     for rewrite in PASSES:

@@ -57,6 +57,8 @@ def given_again(node: Node, changed: dict[Node, object]):
 def _is_view(tensor: Tensor, sizes: tuple[int, ...]) -> bool:
     """True if the tensor's strides allow a view of these sizes. A fake tensor with a dimension of one element gives one
     where they do not (torch 2.13)."""
+    if not all(isinstance(number, int) for number in (*tensor.shape, *tensor.stride(), *sizes)):
+        return True
     layout = layout_of(tensor)
     dims = zip(reversed(layout.sizes), reversed(layout.strides), strict=True)
     runs = joined((size, stride) for size, stride in dims if size != 1)
