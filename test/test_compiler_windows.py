@@ -96,3 +96,19 @@ def test_results_keep_their_strides():
     actual, expected = without_dynamo(function, lambda report: None)(x), function(x)
     torch.testing.assert_close(actual, expected, check_stride=True)
     assert len({each.untyped_storage().data_ptr() for each in actual}) == 3
+
+
+@pytest.mark.parametrize(
+    "read",
+    [lambda x: F.unfold(x, 3, stride=2), lambda x: F.pad(x, (1, 2, 2, 0), mode="reflect")],
+    ids=["unfold", "pad"],
+)
+def test_sources_in_another_order(read):
+    """Images in channels_last are copied before rows of them are read, also beside copies that come later."""
+
+    def function(x):
+        return read(x), x.contiguous(), read(x.exp()), x.exp().contiguous()
+
+    x = torch.randn(2, 8, 8, 9).contiguous(memory_format=torch.channels_last)
+    actual, expected = without_dynamo(function, lambda report: None)(x), function(x)
+    torch.testing.assert_close(actual, expected, check_stride=True)

@@ -5,7 +5,7 @@ element of each 32 bytes. This comes after passes that change the order of resul
 
 from __future__ import annotations
 
-from ..ir.contiguous import in_order
+from ..ir.contiguous import Copies, in_order
 from ..ir.graph import Graph, Indexed, Map, Operation, Random, Value, View
 from ..ir.layout import Layout
 
@@ -16,13 +16,14 @@ def order_sources(graph: Graph) -> None:
     """Copy operands that have adjacent elements in another dimension than the results, if all readers of the results
     have these in the same order."""
     readers = graph.readers()
+    known: Copies = {}
     before, graph.operations = graph.operations, []
     for operation in before:
         if isinstance(operation, Indexed) and _is_apart(operation):
             (view,), (result,) = operation.inputs, operation.results
             if all(_has_order(reader, result) for reader in readers.get(result, [])):
                 order = Layout(view.layout.sizes, result.layout.strides).packed
-                operation.inputs = [in_order(graph, view, order)]
+                operation.inputs = [in_order(graph, view, order, known)]
         graph.operations.append(operation)
 
 

@@ -122,7 +122,7 @@ def _windows(graph: Graph, type: Typed, images: View, maps: Maps) -> Value | Non
         return None
     source = after_makers(Source(images, maps, 0.0))
     ordered = Layout(source.view.layout.sizes, type.layout.strides).packed
-    source = source._replace(view=in_order(graph, source.view, ordered))
+    source = source._replace(view=in_order(graph, source.view, ordered, {}))
     if not is_read(type.layout, source):
         return None
     windows = add_indexed(graph, "im2col", type, source).value
