@@ -332,6 +332,15 @@ def copied(d: Drawing, x: str) -> str | None:
     return f"{x}.contiguous(memory_format={formats[rank]})" if rank in formats else None
 
 
+def standardised(d: Drawing, x: str) -> str | None:
+    """Rows of filters without their means, as filters again."""
+    tensor = d.tensors[x]
+    if tensor.dim() < 3 or not is_float(tensor) or not tensor.numel():
+        return None
+    rows = f"{x}.flatten(1)"
+    return f"({rows} - {rows}.mean(1, keepdim=True)).view({tuple(tensor.shape)})"
+
+
 def product(d: Drawing, x: str) -> str | None:
     tensor = d.tensors[x]
     if not is_float(tensor) or tensor.dim() < 2:
@@ -376,7 +385,7 @@ MOVES = (pad, pad, pad, roll, flip, slices, slices, cat, cat, stack, chunk, perm
 MOVES += (expand, expand, unsqueeze, diagonal, shuffle, unfold, indexed, indexed, indexed, made, copied)
 COMPUTING = (unary, unary, activation, binary, binary, binary, with_number, where, masked_fill, cast, cast)
 COMPUTING += (upsample, upsample, pool, pool, reduction, reduction, reduction, of_rows, of_rows, of_channels)
-COMPUTING += (scattered, one_hot, product, convolution)
+COMPUTING += (scattered, one_hot, product, convolution, standardised)
 CHANGES = (assigned, assigned, in_place, in_place, view_of_change)
 SMOOTH = (unary, activation, binary, with_number, where, cast)
 # Operators of a graph: of any kind, or mostly of a few kinds that are fused with each other.

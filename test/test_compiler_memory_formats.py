@@ -47,3 +47,15 @@ def test_results_lie_as_they_did(seen):
     for one, other in zip(found, expected, strict=True):
         assert one.stride() == other.stride()
         torch.testing.assert_close(one, other)
+
+
+@pytest.mark.parametrize("size", [(6, 4, 1, 5), (6, 4, 5, 1), (1, 4, 3, 2), (6, 1, 3, 5)], ids=str)
+def test_flattened_axes_of_one_element(size):
+    """A copy that a view needs stays, although fake tensors give a view without it."""
+
+    def function(x):
+        return x.flatten(1).exp().view_as(x).sum((0, 1))
+
+    x = torch.randn(size).contiguous(memory_format=torch.channels_last)
+    torch._dynamo.reset()
+    torch.testing.assert_close(torch.compile(function, backend=backend.reformer)(x), function(x))

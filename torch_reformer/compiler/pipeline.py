@@ -42,6 +42,7 @@ from .ir.fx_utils import is_static
 from .ir.graph import Graph
 from .ir.stages import attempted, optional, raises, required, show
 from .joint_graph.copy_sources import copy_sources
+from .joint_graph.flatten_in_memory_order import flatten_in_memory_order
 from .joint_graph.float_counts import count_in_floats
 from .joint_graph.fold_constants import fold_constants
 from .joint_graph.gradient_strides import set_gradient_strides
@@ -98,6 +99,7 @@ def _partition(joint: GraphModule, inputs, **options) -> tuple[GraphModule, Grap
         optional(set_gradient_strides, joint, options["num_fwd_outputs"])
         optional(keep_order_in_reductions, joint)
         optional(propagate_memory_format, joint, True)  # in both passes alike, so that saved tensors have one format
+        optional(flatten_in_memory_order, joint)
     if functorch_config.donated_buffer:  # otherwise a backward may run again with the same saved tensors
         optional(hoist_loss_gradients, joint)
     if has_static_sizes:
@@ -142,6 +144,7 @@ def plan(module: GraphModule, report: Callable[[Report], Any] | None = None, gpu
     optional(swap_operands, module)
     optional(keep_order_in_reductions, module)
     optional(propagate_memory_format, module)
+    optional(flatten_in_memory_order, module)
     graph, constants = lower_fx(module)
     show("lower_fx", graph)
     for rewrite in PASSES:

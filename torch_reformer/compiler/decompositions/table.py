@@ -33,7 +33,7 @@ aten, reformer = torch.ops.aten, torch.ops.reformer
 _WHOLE = {
     *(aten.nll_loss_forward, aten.nll_loss_backward, aten.nll_loss2d_forward, aten.nll_loss2d_backward),
     *(aten.index_add, aten._unsafe_index, aten._unsafe_index_put),
-    *(*UPSAMPLINGS, aten.im2col, aten.col2im),
+    *(*UPSAMPLINGS, aten.im2col, aten.col2im, aten.unfold_backward),
     *(aten.baddbmm, aten._scaled_dot_product_flash_attention_for_cpu),
     *(aten.silu, aten.rsub, aten.gelu_backward),
     *(aten.roll, aten.reflection_pad1d, aten.reflection_pad2d, aten.reflection_pad3d),

@@ -14,6 +14,7 @@ from torch._prims_common import suggest_memory_format
 from torch.overrides import TorchFunctionMode
 
 from ..ir.fx_utils import NEAREST, UPSAMPLINGS, gradient_of
+from .circular_pad import is_circular, padded
 
 aten, reformer = torch.ops.aten, torch.ops.reformer
 
@@ -21,23 +22,29 @@ _KEEPS_FORMAT = (
     aten.upsample_bilinear2d,
     aten.upsample_trilinear3d,
 )  # their gradients are in channels_last if they get such
+_PADS = torch._C._nn.pad, torch.nn.functional.pad
 _KEYS = DispatchKey.Autograd, DispatchKey.CompositeImplicitAutograd
 
 
 @contextmanager
 def tracing() -> Iterator[None]:
     """Context in which AOTAutograd traces graphs for this compiler."""
-    with _ConvolutionsOfPyTorch(), _whole_upsamplings():
+    with _Replacements(), _whole_upsamplings():
         yield
 
 
-class _ConvolutionsOfPyTorch(TorchFunctionMode):
+class _Replacements(TorchFunctionMode):
     """Trace this package's convolution operator, which modules swapped by convert() call, as PyTorch's convolution. So
-    both give the same plan: autograd asks PyTorch's convolution for both gradients at once."""
+    both give the same plan: autograd asks PyTorch's convolution for both gradients at once. Trace circular pads as
+    reads by an index."""
 
     def __torch_function__(self, function, types, args=(), kwargs=None):
-        function = torch.conv2d if function is reformer.conv2d.default else function
-        return function(*args, **(kwargs or {}))
+        kwargs = kwargs or {}
+        if function is reformer.conv2d.default:
+            function = torch.conv2d
+        if function in _PADS and is_circular(*args, **kwargs):
+            function = padded
+        return function(*args, **kwargs)
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-"""Fuse transposing copies (lowering/contiguous.py) into the kernels that read them or the one that computes the source.
+"""Fuse transposing copies (ir/contiguous.py) into the kernels that read them or the one that computes the source.
 
 A transposing copy makes elements of successive rows adjacent. GPUs' kernels transpose tiles themselves."""
 

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from .axis_map import AxisMap, Row
-from .digits import Digits, joined, with_gaps, with_strides
+from .digits import Digits, joined, on_axes, with_gaps, with_strides
 from .layout import Layout
 
 
@@ -116,22 +116,16 @@ def composed(access: Access, layout: Layout, index_map: Digits, offset: int, num
     """
     if index_map == ((1, layout.numel),) and numel == layout.numel and not offset:
         return access, 0
-    axes = sorted(((s, n) for n, s in zip(layout.sizes, layout.strides, strict=True) if n > 1), reverse=True)
-    starts, read = {}, {stride: [] for stride, _ in axes}
-    for stride, _ in axes:
-        starts[stride], offset = divmod(offset, stride)
-    for inner, count, step in with_strides(index_map, numel):
-        while count > 1 and step:
-            stride, size = next(axis for axis in axes if axis[0] <= step)
-            each = step // stride
-            within = min(count, size // each) if size % each == 0 else count
-            if step % stride or count % within or (within < count and within * step != size * stride):
-                return None
-            read[stride].append((inner, within, each))
-            inner, count, step = inner * within, count // within, within * step
-    for stride, size in axes:
-        if starts[stride] + sum((count - 1) * each for _, count, each in read[stride]) >= size:
-            return None
+    digits = with_strides(index_map, numel)
+    axes = zip(layout.sizes, layout.strides, strict=True)
+    if (found := on_axes(axes, ((count, stride) for _, count, stride in digits), offset)) is None:
+        return None
+    starts, runs = found
+    read: dict[int, list] = {axis: [] for axis in starts}
+    for (inner, _, _), parts in zip(digits, runs, strict=True):
+        for axis, count, each in parts:
+            read[axis].append((inner, count, each))
+            inner *= count
     return _reread(access, starts, read, numel)
 
 

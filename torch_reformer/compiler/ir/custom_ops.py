@@ -28,6 +28,7 @@ def _(key: Tensor, size: Sequence[int], stride: Sequence[int]) -> Tensor:
 random = torch.ops.reformer._random.default
 draw_key = aten.randint.low
 USER_CAST = "reformer_user_cast"  # in a node's meta: the user wrote this cast
+CONSTANT = "reformer_constant"  # in a node's meta: the value of a tensor that was computed at compile time, on the CPU
 DONATED = "reformer_spent"  # in a node's meta: the tensor is dead after its only use
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 Digits = tuple[tuple[int, ...], ...]  # (inner, count) or (inner, count, stride), innermost first
+Run = tuple[int, int]  # a count and a stride
 
 
 def joined(runs: Iterable[tuple[int, int]]) -> Digits:
@@ -39,3 +40,37 @@ def with_gaps(digits: Iterable[tuple[int, int, int]], numel: int) -> Digits:
         runs.append((count, stride))
         end = inner * count
     return joined([*runs, (numel // end, 0)] if numel > end else runs)
+
+
+def on_axes(
+    axes: Iterable[Run], runs: Iterable[Run], offset: int
+) -> tuple[dict[int, int], list[list[tuple[int, int, int]]]] | None:
+    """Runs of addresses in dense memory, as runs on its axes.
+
+    Args:
+        axes: counts and strides in that memory; strides name them.
+        runs: counts and strides of addresses, which are added up.
+        offset: the first address.
+
+    Returns:
+        Where each axis starts, and for each run the axes that it consists of, innermost first, with counts and steps;
+        those of stride 0 have no axis. None if a run is not made of whole parts of axes.
+    """
+    axes = sorted(((stride, size) for size, stride in axes if size > 1), reverse=True)
+    starts, found = {}, []
+    for stride, _ in axes:
+        starts[stride], offset = divmod(offset, stride)
+    last = dict(starts)
+    for count, step in runs:
+        parts = []
+        while count > 1 and step:
+            stride, size = next(axis for axis in axes if axis[0] <= step)
+            each = step // stride
+            within = min(count, size // each) if size % each == 0 else count
+            if step % stride or count % within or (within < count and within * step != size * stride):
+                return None
+            parts.append((stride, within, each))
+            last[stride] += (within - 1) * each
+            count, step = count // within, within * step
+        found.append(parts)
+    return None if any(last[stride] >= size for stride, size in axes) else (starts, found)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import copy
+import itertools
+import operator
 from collections.abc import Callable
 
 import torch
@@ -11,6 +13,7 @@ from torch._ops import OpOverload, OpOverloadPacket
 from torch.fx import Graph, GraphModule, Node
 from torch.utils._pytree import tree_leaves
 
+from .digits import joined
 from .fake_tensors import layout_of
 from .layout import Layout
 
@@ -32,7 +35,11 @@ def copied(graph: Graph) -> Graph:
 
 
 def given_again(node: Node, changed: dict[Node, object]):
-    """The node's result, computed again from its operands' fake values; changed: those that replace `meta["val"]`."""
+    """The node's result, computed again from its operands' fake values; changed: those that replace `meta["val"]`.
+
+    Raises:
+        RuntimeError: the operator can't take these operands.
+    """
 
     def value(operand: Node):
         return changed.get(operand, operand.meta.get("val"))
@@ -41,7 +48,22 @@ def given_again(node: Node, changed: dict[Node, object]):
     mode = next(operand.fake_mode for operand in operands if isinstance(operand, Tensor))
     args, kwargs = torch.fx.map_arg((node.args, node.kwargs), value)
     with mode, torch.no_grad():
-        return node.target(*args, **kwargs)
+        result = node.target(*args, **kwargs)
+    if node.target is aten.view.default and not _is_view(args[0], tuple(result.shape)):
+        raise RuntimeError("the strides do not allow the view")
+    return result
+
+
+def _is_view(tensor: Tensor, sizes: tuple[int, ...]) -> bool:
+    """True if the tensor's strides allow a view of these sizes. A fake tensor with a dimension of one element gives one
+    where they do not (torch 2.13)."""
+    if not all(isinstance(number, int) for number in (*tensor.shape, *tensor.stride(), *sizes)):
+        return True
+    layout = layout_of(tensor)
+    dims = zip(reversed(layout.sizes), reversed(layout.strides), strict=True)
+    runs = joined((size, stride) for size, stride in dims if size != 1)
+    ends = set(itertools.accumulate(reversed(sizes), operator.mul))
+    return not layout.numel or all(inner * count in ends for inner, count, _ in runs)
 
 
 def in_order(module: GraphModule, node: Node, strides: tuple[int, ...]) -> Node:

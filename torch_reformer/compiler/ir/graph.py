@@ -345,7 +345,8 @@ class Graph:
     Attributes:
         inputs: values of the tensors that a call passes.
         outputs: results of a call: views, or constants.
-        copies: values that copy a value in another layout (lowering/contiguous.py).
+        copies: values that copy a value in another layout (ir/contiguous.py).
+        constants: elements of values that were computed at compile time, on the CPU.
         joins: views, and the value that has them as its parts (passes/batching.py).
     """
 
@@ -354,6 +355,7 @@ class Graph:
         self.operations: list[Operation] = []
         self.outputs: list[View | Any] = []
         self.copies: dict[tuple[Value, Layout], Value] = {}
+        self.constants: dict[Value, torch.Tensor] = {}
         self.joins: dict[tuple, tuple[list[View], Value]] = {}
         self._count = 0
 

@@ -425,11 +425,12 @@ def _spaces(numel: int, index_map: IndexMap):
 
 def _spaces_of_access(numel: int, access: Access):
     """Candidate spaces whose columns are the innermost digits without a map, or else the innermost axis with one; or
-    more digits than a very short axis."""
+    more digits than a very short axis, or than one that has further digits outside."""
     of_columns = [term.digits[0][1] for term in access.terms if term.digits and term.digits[0][0] == 1]
     first = access.digits[0] if access.digits else (1, 1, 0)
     candidates = of_columns or [first[1] if first[2] == 1 else 1]
-    if min(candidates) < _VERY_SHORT:
+    is_split = any(term.digits[0][0] == 1 and len(term.digits) > 1 for term in access.terms if term.digits)
+    if min(candidates) < _VERY_SHORT or is_split:
         ends = sorted(inner * count for inner, count, _ in access.digits)
         candidates = [*(end for end in ends if _VERY_SHORT <= end <= LONGEST_ROW), *candidates]
     for channels in candidates:

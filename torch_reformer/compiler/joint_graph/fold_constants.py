@@ -15,6 +15,7 @@ from torch import Tensor
 from torch._ops import OpOverload
 from torch.fx import GraphModule, Node
 
+from ..ir.custom_ops import CONSTANT
 from ..ir.fake_tensors import real_tensors
 from ..ir.fx_utils import CONSTANTS, base_of, bytes_of
 
@@ -91,7 +92,8 @@ def _value(module: GraphModule, node: Node, values: dict[Node, Tensor]) -> Tenso
     wrong, for which the call raises PyTorch's error."""
     for each in _needed(node, values):
         if each.op == "get_attr":
-            values[each] = getattr(module, each.target).detach().cpu()
+            constant = each.meta.get(CONSTANT)
+            values[each] = getattr(module, each.target).detach().cpu() if constant is None else constant
             continue
         args, kwargs = torch.fx.map_arg((each.args, each.kwargs), values.__getitem__)
         try:
@@ -124,11 +126,13 @@ def _replace(module: GraphModule, node: Node, value: Tensor) -> None:
             options, number = {"dtype": value.dtype, "device": fake.device}, value.flatten()[0].item()
             constant = module.graph.call_function(aten.full.default, ([*value.shape], number), options)
         elif fake.device.type == "cuda" and not torch.cuda.is_available():
-            return  # a plan for a GPU that is elsewhere, where no tensor can be
+            node.meta[CONSTANT] = value  # a plan for a GPU that is elsewhere, where no tensor can be
+            return
         else:
             name = next(name for number in itertools.count() if not hasattr(module, name := f"_folded_{number}"))
             module.register_buffer(name, value.to(fake.device), persistent=False)
             constant = module.graph.get_attr(name)
+            constant.meta[CONSTANT] = value
     constant.meta["val"] = fake
     node.replace_all_uses_with(constant)
 

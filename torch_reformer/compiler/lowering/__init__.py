@@ -4,7 +4,21 @@ A rule takes the graph, the operator's fake result and its arguments, tensors as
 the result's view or views, or None if the operator stays a call of PyTorch's own.
 """
 
-from . import apart, cat, convolution, indexed, random, reductions, resampled, segment_reduce, slices, views
+from . import (
+    apart,
+    cat,
+    constant_indices,
+    convolution,
+    indexed,
+    random,
+    reductions,
+    resampled,
+    segment_reduce,
+    slices,
+    views,
+    windows,
+)
 
 RULES = apart.RULES | reductions.RULES | convolution.RULES | random.RULES | views.RULES
-RULES |= cat.RULES | indexed.RULES | resampled.RULES | segment_reduce.RULES | slices.RULES
+RULES |= cat.RULES | indexed.RULES | resampled.RULES | segment_reduce.RULES | slices.RULES | windows.RULES
+RULES |= constant_indices.RULES

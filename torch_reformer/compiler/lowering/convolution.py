@@ -8,11 +8,11 @@ from torch import Tensor
 from ...operators import fake
 from ...runtime.dtypes import FLOATS
 from ...runtime.plan import geometry_number
+from ..ir.contiguous import dense
 from ..ir.fake_tensors import layout_of, typed
 from ..ir.graph import Call, Conv, ConvGrads, Geometry, Graph, Typed, Value, View
 from ..ir.iteration_space import index_map_of, is_strided
 from ..ir.layout import Layout
-from .contiguous import dense
 from .conv1x1_as_mm import convolution, gradients, is_product
 from .pointwise import add_map
 from .reductions import add_sum

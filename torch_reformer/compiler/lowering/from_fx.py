@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from torch.fx import GraphModule, Node
 
-from ..ir.custom_ops import DONATED, USER_CAST, scaled
+from ..ir.custom_ops import CONSTANT, DONATED, USER_CAST, scaled
 from ..ir.fake_tensors import Unsupported, is_plain, layout_of, real_tensors, typed
 from ..ir.graph import Call, Graph, View, views_of
 from ..ir.layout import Layout
@@ -79,6 +79,7 @@ class _Lowering:
         for node in nodes:
             if node.op == "get_attr":
                 self.known[node] = self._constant(operator.attrgetter(node.target)(self.module))
+                self._note_elements(node)
         for node in nodes:
             if node.op == "call_function":
                 self._call_function(node)
@@ -92,6 +93,7 @@ class _Lowering:
         try:
             with blamed("capture", [node]):
                 self.known[node] = self._called(node)
+                self._note_elements(node)
         except Unsupported as reason:
             raise Unsupported(f"{reason} (in {names_of([node])}). {_ADVICE}") from reason
         for operation in self.graph.operations[first:]:
@@ -114,6 +116,11 @@ class _Lowering:
             raise Unsupported(f"the graph has a {type(value).__name__}")
         self.constants.append(value)
         return self._input(value)
+
+    def _note_elements(self, node: Node) -> None:
+        """Note the elements of a tensor that was computed at compile time."""
+        if CONSTANT in node.meta and isinstance(view := self.known[node], View):
+            self.graph.constants[view.value] = node.meta[CONSTANT]
 
     def _value(self, argument):
         """Views, lists of views, or constants in place of the nodes of an argument."""

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from ..ir.axis_map import AxisMap
+from ..ir.contiguous import in_order
 from ..ir.fake_tensors import real_tensors, typed
 from ..ir.fx_utils import constant_pad
 from ..ir.graph import Graph, Typed, View
@@ -18,7 +19,6 @@ from ..ir.layout import Layout
 from ..ir.through_maps import Maps, Source, add_indexed, after_makers, can_map, is_read
 from . import constant_pad as rows_of_zeros
 from . import pointwise
-from .contiguous import in_order
 from .separable import axis_of_own_pass
 from .uncopied import uncopied
 
@@ -26,10 +26,12 @@ aten = torch.ops.aten
 MOST_TAPS_OF_AXIS = 64  # whose number a kernel's key holds (csrc/program/axis_maps.h)
 
 
-def indexed(graph: Graph, name: str, type: Typed, source: View, maps: Maps, fill: float = 0.0) -> View | None:
+def indexed(
+    graph: Graph, name: str, type: Typed, source: View, maps: Maps, fill: float = 0.0, in_one_pass: bool = False
+) -> View | None:
     """Add an operation that reads a view through maps, with a result of this type. None if no program can compute it.
 
-    Axes are read one after another, with fp32 in between, if that costs less."""
+    Axes are read one after another, with fp32 in between, if that costs less and `in_one_pass` is not set."""
     maps = {d: axis_map for d, axis_map in maps.items() if not axis_map.is_identity}
     if not can_map(type.device, (len(axis_map.rows) for axis_map in maps.values())) or len(maps) > MOST_MAPS_OF_TENSOR:
         return None
@@ -48,7 +50,7 @@ def indexed(graph: Graph, name: str, type: Typed, source: View, maps: Maps, fill
     wide = torch.float64 if type.dtype == torch.float64 else torch.float32
     sizes = read.view.value.dtype.itemsize, wide.itemsize, type.dtype.itemsize
     first = axis_of_own_pass(read.view.layout.sizes, type.layout, read.maps, sizes)
-    if first is not None:
+    if first is not None and not in_one_pass:
         others = {d: axis_map for d, axis_map in read.maps.items() if d != first}
         between = list(read.view.layout.sizes)
         between[first] = len(read.maps[first].rows)

@@ -12,6 +12,7 @@ from torch import Tensor
 from ... import program as p
 from ...program import Value as Expression
 from ...runtime.dtypes import FLOATS
+from ..ir.contiguous import copied, in_order
 from ..ir.custom_ops import scaled
 from ..ir.fake_tensors import is_plain, layout_of, real_tensors, typed
 from ..ir.fx_utils import CONSTANTS
@@ -19,7 +20,6 @@ from ..ir.graph import Call, Graph, Map, Typed, View
 from ..ir.iteration_space import has_space
 from ..ir.layout import Layout
 from . import functions as f
-from .contiguous import copied, in_order
 
 aten = torch.ops.aten
 

@@ -14,10 +14,10 @@ from torch import Tensor
 
 from ...program import Value as Expression
 from ...runtime.dtypes import FLOATS, NARROW
+from ..ir.contiguous import dense
 from ..ir.fake_tensors import layout_of
 from ..ir.graph import Graph, View
 from ..ir.layout import Layout
-from .contiguous import dense
 from .pointwise import add_map
 from .reduced import mapped, reduced, statistics, wide
 

@@ -32,11 +32,11 @@ def _slice_scatter(graph: Graph, value: Tensor, base: View, source: View, dim=0,
         return None
     places = {i: place for place, i in enumerate(replaced)}
     scattered = {d: AxisMap.choosing(source.layout.sizes[d], (places.get(i, -1) for i in range(size)))}
-    if (number := _number(base)) is not None:
+    if (number := number_of(base)) is not None:
         return indexed(graph, "slice_backward", typed(value), source, scattered, number)
     if step != 1 or not replaced or len(replaced) == size or not pointwise.computes([base], value):
         return None
-    if (number := _number(source)) is not None:
+    if (number := number_of(source)) is not None:
         part: View | None = pointwise.full(graph, number, value)
     else:
         part = indexed(graph, "part", typed(value), source, scattered)
@@ -70,7 +70,7 @@ def _copied(view: View) -> View:
     return pointwise.expanded(source, view.layout.sizes) or view
 
 
-def _number(view: View) -> float | None:
+def number_of(view: View) -> float | None:
     """The number that all elements of a view are, if that is known and fp32 holds it."""
     maker = view.value.maker
     if not isinstance(maker, Map) or maker.inputs or not maker.name.startswith("full["):

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import itertools
 import math
+from collections.abc import Sequence
+from typing import NamedTuple
 
 import torch
 
 from ..ir.axis_map import AxisMap
-from ..ir.digits import Digits, with_strides
-from ..ir.graph import Call, Map, Random, View
+from ..ir.digits import Run, on_axes, with_strides
+from ..ir.graph import Call, Map, Random, Value, View
 from ..ir.iteration_space import index_map_of
 from ..ir.layout import Layout
 
@@ -16,56 +19,90 @@ _contiguous = torch.ops.reformer._contiguous.default
 _COPIES = {"clone", "copy"}
 
 
+class Elements(NamedTuple):
+    """Elements of a value's memory: axes are runs of addresses, innermost first, which are added up."""
+
+    value: Value
+    offset: int
+    axes: list[list[Run]]
+
+
 def uncopied(source: View, maps: dict[int, AxisMap]) -> tuple[View, dict[int, AxisMap]] | None:
     """The operand of the copy that the source is, and maps that read the same elements there.
 
     A place on an axis of the copy may be a sum of several digits in the operand, for which the axis gets a map. None if
     the source is no copy, or if a digit belongs to parts of several axes."""
-    operand = _copied(source)
-    if operand is None or not source.layout.is_row_major or source.layout.offset:
+    layout = source.layout
+    axes = [[run] for run in zip(layout.sizes, layout.strides, strict=True)]
+    elements = before_copies(Elements(source.value, layout.offset, axes))
+    return None if elements.value is source.value else as_view(elements, maps)
+
+
+def before_copies(elements: Elements) -> Elements:
+    """The same elements where they lie before all copies that keep whole parts of axes."""
+    while (before := _before_copy(elements)) is not None:
+        elements = before
+    return elements
+
+
+def _before_copy(elements: Elements) -> Elements | None:
+    """The elements in the operand of the copy that makes the value; None if nothing copies it, or if a run of theirs
+    crosses the end of one of the operand's."""
+    value, offset, axes = elements
+    if (operand := _copied(value)) is None:
         return None
-    digits = index_map_of(source.value.layout, operand.layout)
-    numel = source.value.layout.numel
-    if numel != source.layout.numel:
+    digits = {inner: (count, stride) for inner, count, stride in _digits(value, operand)}
+    runs = [run for axis in axes for run in axis]
+    found = on_axes(((count, inner) for inner, (count, _) in digits.items()), runs, offset)
+    if found is None:
         return None
-    digits = with_strides(digits, numel)
-    maps, strides, sizes = dict(maps), [], []
-    for d, (size, stride) in enumerate(zip(source.layout.sizes, source.layout.strides, strict=True)):
-        if not all(_is_apart(digit, stride) for digit in digits):
-            return None
-        places = [_address(digits, i * stride) for i in range(size)]
-        step = math.gcd(*places)
-        if places == [i * step for i in range(size)]:
-            sizes.append(size)
-        else:
-            sizes.append(max(places) // step + 1)
-            inner = AxisMap.choosing(sizes[-1], [place // step for place in places])
+    starts, parts = found
+    offset = operand.layout.offset + sum(start * digits[inner][1] for inner, start in starts.items())
+    of_runs = iter(
+        [(count, each * digits[inner][1]) for inner, count, each in of_run] if stride else [(size, 0)]
+        for (size, stride), of_run in zip(runs, parts, strict=True)
+    )
+    return Elements(operand.value, offset, [[*itertools.chain(*(next(of_runs) for _ in axis))] for axis in axes])
+
+
+def _digits(value: Value, operand: View):
+    return with_strides(index_map_of(value.layout, operand.layout), value.layout.numel)
+
+
+def as_view(elements: Elements, maps: dict[int, AxisMap]) -> tuple[View, dict[int, AxisMap]]:
+    """A view of the elements, and maps of its axes, where those of an axis are the product of `maps` and of one that
+    adds up its runs, if it has several."""
+    maps, sizes, strides = dict(maps), [], []
+    for d, axis in enumerate(elements.axes):
+        runs = [run for run in axis if run[0] > 1]
+        if len(runs) > 1:
+            size, stride, inner = _on_one_axis(runs)
             maps[d] = inner.then(maps[d]) if d in maps else inner
-        strides.append(step)
-    return View(operand.value, Layout(tuple(sizes), tuple(strides), operand.layout.offset)), maps
+        else:
+            size, stride = runs[0] if runs else (1, 0)
+        sizes.append(size)
+        strides.append(stride)
+    return View(elements.value, Layout(tuple(sizes), tuple(strides), elements.offset)), maps
 
 
-def _copied(source: View) -> View | None:
-    """The operand of the copy that makes a view's value in the order of its dimensions; None if nothing copies it."""
-    maker = source.value.maker
+def _on_one_axis(runs: Sequence[Run]) -> tuple[int, int, AxisMap]:
+    """Size and stride of an axis on which all elements of the runs lie, and the map that reads them."""
+    addresses = [0]
+    for count, stride in runs:
+        addresses = [i * stride + address for i in range(count) for address in addresses]
+    step = math.gcd(*addresses) or 1
+    size = max(addresses) // step + 1
+    return size, step, AxisMap.choosing(size, [address // step for address in addresses])
+
+
+def _copied(value: Value) -> View | None:
+    """The operand of the copy that makes a value; None if nothing copies it."""
+    maker = value.maker
     if isinstance(maker, Call) and maker.operator is _contiguous:
         (operand,) = maker.args
     elif isinstance(maker, Map) and not isinstance(maker, Random) and maker.name in _COPIES and len(maker.inputs) == 1:
         (operand,) = maker.inputs
     else:
         return None
-    is_same = operand.value.dtype == source.value.dtype and operand.layout.sizes == source.value.layout.sizes
-    return operand if is_same and source.value.layout.is_dense else None
-
-
-def _is_apart(digit: tuple[int, ...], stride: int) -> bool:
-    """True if the digit has no part of an axis: it ends before the axis, begins with or after it, or can be split at
-    its beginning."""
-    inner, count, _ = digit
-    end = inner * count
-    return end <= stride or inner >= stride or (stride % inner == 0 and end % stride == 0)
-
-
-def _address(digits: Digits, place: int) -> int:
-    """Address of an element, by its place in the result's memory."""
-    return sum(place // inner % count * stride for inner, count, stride in digits)
+    is_same = operand.value.dtype == value.dtype and operand.layout.sizes == value.layout.sizes
+    return operand if is_same and value.layout.is_dense else None

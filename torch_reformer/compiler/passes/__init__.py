@@ -10,12 +10,14 @@ from .map_operands import map_operands
 from .moments_of_parts import moments_of_parts
 from .narrow_reductions import narrow_reductions
 from .order_concats import order_concats
+from .order_sources import order_sources
 from .pack_casts import pack_casts
 from .pack_counters import pack_counters
 from .pack_keys import pack_keys
 from .pad_casts import pad_casts
 from .read_messages import read_messages
 from .read_parts import read_parts
+from .read_windows import read_windows
 from .reduce_before_terms import reduce_before_terms
 from .share_equal import share_equal
 from .split_into_terms import split_into_terms
@@ -26,6 +28,6 @@ from .widen_products import widen_products
 PASSES = (
     *(drop_round_trips, drop_unused, share_equal, reduce_before_terms, split_into_terms, narrow_reductions),
     *(fold_biases, moments_of_parts, join_products, join_sums, stack_selected, order_concats, transpose_products),
-    *(map_operands, read_parts, follow_readers, drop_unused),
+    *(map_operands, read_windows, read_parts, follow_readers, order_sources, drop_unused),
     *(read_messages, pack_counters, widen_products, pack_casts, pad_casts, pack_keys),
 )

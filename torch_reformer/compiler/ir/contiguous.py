@@ -10,11 +10,12 @@ import math
 
 import torch
 
-from ..ir.graph import Call, Graph, Map, Typed, Value, View
-from ..ir.iteration_space import has_space, index_map_of, is_strided
-from ..ir.layout import Layout
+from .graph import Call, Graph, Map, Typed, Value, View
+from .iteration_space import has_space, index_map_of, is_strided
+from .layout import Layout
 
 _contiguous = torch.ops.reformer._contiguous.default
+Copies = dict[tuple[Value, Layout], Value]
 
 
 def dense(graph: Graph, view: View, layout: Layout) -> View:
@@ -29,12 +30,17 @@ def dense(graph: Graph, view: View, layout: Layout) -> View:
     return View(result, layout)
 
 
-def in_order(graph: Graph, view: View, layout: Layout) -> View:
-    """The view, copied to the layout's order of memory if it has another one; broadcast dimensions stay so. layout: has
-    the view's sizes. A view of only a part of a value is not copied."""
+def in_order(graph: Graph, view: View, layout: Layout, known: Copies | None = None) -> View:
+    """The view, copied to the layout's order of memory if it has another one; broadcast dimensions stay so. A view of
+    only a part of a value is not copied.
+
+    Args:
+        layout: has the view's sizes.
+        known: copies that come before; those of the graph while it is lowered, a pass has its own.
+    """
     if not is_strided(index_map_of(layout, view.layout)) or view.elements != view.value.layout.numel:
         return view
-    return _copy(graph, view, layout, graph.copies)
+    return _copy(graph, view, layout, graph.copies if known is None else known)
 
 
 def copied(graph: Graph, view: View, layout: Layout) -> View:
@@ -42,7 +48,7 @@ def copied(graph: Graph, view: View, layout: Layout) -> View:
     return _copy(graph, view, layout, {})
 
 
-def _copy(graph: Graph, view: View, layout: Layout, known: dict[tuple[Value, Layout], Value]) -> View:
+def _copy(graph: Graph, view: View, layout: Layout, known: Copies) -> View:
     """Copy in the layout's order of memory, taken from `known` copies if it is there."""
     dims = sorted(range(len(layout.sizes)), key=lambda d: -layout.strides[d])
     dims = [d for d in dims if layout.sizes[d] != 1 and view.layout.strides[d]]
