@@ -11,11 +11,10 @@ from torch._C import DispatchKey
 from torch._decomp.decompositions import upsample_compute_output_size
 from torch._ops import OpOverload
 from torch._prims_common import suggest_memory_format
-from torch.overrides import TorchFunctionMode
 
 from ..ir.fx_utils import NEAREST, UPSAMPLINGS, gradient_of
 
-aten, reformer = torch.ops.aten, torch.ops.reformer
+aten = torch.ops.aten
 
 _KEEPS_FORMAT = (
     aten.upsample_bilinear2d,
@@ -26,23 +25,8 @@ _KEYS = DispatchKey.Autograd, DispatchKey.CompositeImplicitAutograd
 
 @contextmanager
 def tracing() -> Iterator[None]:
-    """Context in which AOTAutograd traces graphs for this compiler."""
-    with _ConvolutionsOfPyTorch(), _whole_upsamplings():
-        yield
-
-
-class _ConvolutionsOfPyTorch(TorchFunctionMode):
-    """Trace this package's convolution operator, which modules swapped by convert() call, as PyTorch's convolution. So
-    both give the same plan: autograd asks PyTorch's convolution for both gradients at once."""
-
-    def __torch_function__(self, function, types, args=(), kwargs=None):
-        function = torch.conv2d if function is reformer.conv2d.default else function
-        return function(*args, **(kwargs or {}))
-
-
-@contextmanager
-def _whole_upsamplings() -> Iterator[None]:
-    """Trace upsamplings, and their gradients, as one operator each.
+    """Context in which AOTAutograd traces graphs for this compiler: upsamplings and their gradients are one operator
+    each.
 
     PyTorch registers kernels in Python for autograd's dispatch key, which only tracing calls. They read each result's
     neighbours by index, so that a gradient adds up to 16 times to elements given by an index: on a GPU in atomic steps,

@@ -20,6 +20,7 @@ from torch.utils.checkpoint import CheckpointPolicy
 
 from ..ir.device_model import flops_of_operator, kind_of_operator, predicted_us
 from ..ir.fx_utils import base_of, bytes_of, copied
+from .min_cut import fast_minimum_cut
 from .save_random import is_random
 
 _TRIES = 4
@@ -93,7 +94,7 @@ def _least(joint: GraphModule, inputs, **options) -> tuple[GraphModule, GraphMod
 def _min_cut(joint: GraphModule, inputs, **options) -> tuple[GraphModule, GraphModule]:
     """PyTorch's partition, in which two equal random operations stay two."""
     random = [compile_utils.get_aten_target(node) for node in joint.graph.nodes if is_random(node)]
-    with _never_merged(random):
+    with _never_merged(random), fast_minimum_cut():
         return min_cut_rematerialization_partition(joint, inputs, **options)
 
 
