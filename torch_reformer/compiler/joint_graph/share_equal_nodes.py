@@ -1,5 +1,5 @@
 """Compute equal nodes of a joint graph once, before PyTorch's partition. Its own elimination of common
-subexpressions is off: it copies the graph, imports Inductor, and merges random operators that its list lacks."""
+subexpressions is off: it copies the graph, and merges random operators that its list lacks."""
 
 from __future__ import annotations
 
