@@ -1,5 +1,5 @@
 """The minimum cut by which PyTorch's partition chooses what a forward saves. PyTorch asks networkx, whose algorithm
-takes up to 90 times as long on these graphs, and more than linear time: seconds for a few thousand operators."""
+takes more than linear time on these graphs: 1.8 s for GCViT-T, 4.4 s for HRNet-W18."""
 
 from __future__ import annotations
 
