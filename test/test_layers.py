@@ -71,6 +71,7 @@ PRIVATE_TORCH = {
     "compiler/joint_graph/memory_budget.py",
     "compiler/joint_graph/mutated_inputs.py",
     "compiler/joint_graph/propagate_memory_format.py",
+    "compiler/joint_graph/share_equal_nodes.py",
     "compiler/lowering/from_fx.py",
     "compiler/pre_grad/attention_masks.py",
     "compiler/runtime/compiled.py",

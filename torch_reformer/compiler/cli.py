@@ -78,6 +78,7 @@ def recorded(
             passes.append(report_of(executable.graph, executable.fusion, gpu, executable.planned))
         except Unsupported as why:
             passes.append(why)
+        module.recompile()  # the stages change graphs only
         return module.forward
 
     with fake_tensors() as fake, fake_gpu.answered() if on_gpu else contextlib.nullcontext():
@@ -109,6 +110,7 @@ def recorded_and_measured(
             executable = plan(module)
         except Unsupported as why:
             passes.append(why)
+            module.recompile()
             return module.forward
         subject = executable.graph, executable.fusion, gpu_of(executable.graph), executable.planned
         passes.append(report_of(*subject))

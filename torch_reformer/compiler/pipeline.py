@@ -4,7 +4,8 @@ Dynamo's graph goes through :func:`pre_grad`. AOTAutograd traces its forward and
 one graph, which :func:`partition` splits; an inference graph skips that. :func:`plan` makes a plan of each.
 
 A stage that is ``optional`` only improves the plan: it is left out if it fails (ir/stages.py). The other stages are
-needed for correct results. ``TORCH_LOGS="+torch_reformer"`` prints the graph after each stage.
+needed for correct results. Stages change a module's graph only: what runs the module by PyTorch's operators generates
+its code first (``recompile()``). ``TORCH_LOGS="+torch_reformer"`` prints the graph after each stage.
 """
 
 from __future__ import annotations
@@ -63,6 +64,7 @@ from .lowering.from_fx import lower_fx
 from .passes import PASSES
 from .pre_grad.attention_masks import simplify_masks
 from .pre_grad.attention_operands import simplify_operands
+from .pre_grad.own_convolutions import replace_own_convolutions
 from .runtime.compiled import Compiled
 from .runtime.executable import Executable, run_graph
 
@@ -72,6 +74,7 @@ AFTER_FUSION = (fuse_copies, fuse_concats, fuse_transposes, fuse_gathers)  # app
 
 def pre_grad(module: GraphModule) -> None:
     """Rewrite Dynamo's graph before autograd sees it."""
+    required(replace_own_convolutions, module)
     attempted(lambda: optional(simplify_masks, module), module)
     attempted(lambda: optional(simplify_operands, module), module)
 

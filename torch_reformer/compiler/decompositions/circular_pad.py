@@ -12,28 +12,25 @@ from torch import Tensor
 from ..ir.through_maps import can_map
 
 
-def is_circular(input: Tensor, pad: Sequence[int], mode: str = "constant", value: float | None = None) -> bool:
-    """True for a circular pad by numbers, of a tensor that programs read through maps. PyTorch raises its errors for
-    others."""
-    rank, axes = input.dim(), len(pad) // 2
-    if mode != "circular" or value not in (None, 0) or len(pad) % 2 or rank - axes != 2 or axes > 3:
-        return False
-    if not all(isinstance(number, int) for number in (*input.shape, *pad)):
-        return False
-    sizes = [input.shape[-1 - i] for i in range(axes)]
-    pads = list(zip(pad[::2], pad[1::2], strict=True))
-    new_sizes = [size + sum(of_axis) for size, of_axis in zip(sizes, pads, strict=True)]
-    is_valid = (
-        all(0 <= min(of_axis) and max(of_axis) <= size for size, of_axis in zip(sizes, pads, strict=True))
-        and min(new_sizes) > 0
-    )
-    return is_valid and input.numel() > 0 and can_map(input.device, new_sizes)
-
-
-def padded(input: Tensor, pad: Sequence[int], mode: str = "circular", value: float | None = None) -> Tensor:
+def padded(input: Tensor, pad: Sequence[int]) -> Tensor:
     """The padded tensor, which is contiguous as PyTorch's."""
     for i, (before, after) in enumerate(zip(pad[::2], pad[1::2], strict=True), 1):
         if before or after:
             index = torch.arange(-before, input.shape[-i] + after, device=input.device) % input.shape[-i]
             input = input.index_select(input.dim() - i, index)
     return input.contiguous() if any(pad) else input.clone(memory_format=torch.contiguous_format)
+
+
+def is_indexed(input: Tensor, pad: Sequence[int]) -> bool:
+    """True for a pad by numbers of a tensor that programs read through maps. PyTorch raises its errors for others."""
+    rank, axes = input.dim(), len(pad) // 2
+    if len(pad) % 2 or rank - axes != 2 or axes > 3:
+        return False
+    if not all(isinstance(number, int) for number in (*input.shape, *pad)):
+        return False
+    sizes = [input.shape[-1 - i] for i in range(axes)]
+    pads = list(zip(pad[::2], pad[1::2], strict=True))
+    if any(min(of_axis) < 0 or max(of_axis) > size for size, of_axis in zip(sizes, pads, strict=True)):
+        return False
+    new_sizes = [size + sum(of_axis) for size, of_axis in zip(sizes, pads, strict=True)]
+    return min(new_sizes) > 0 and input.numel() > 0 and can_map(input.device, new_sizes)

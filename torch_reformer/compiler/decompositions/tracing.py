@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
 import torch
@@ -11,45 +11,23 @@ from torch._C import DispatchKey
 from torch._decomp.decompositions import upsample_compute_output_size
 from torch._ops import OpOverload
 from torch._prims_common import suggest_memory_format
-from torch.overrides import TorchFunctionMode
 
 from ..ir.fx_utils import NEAREST, UPSAMPLINGS, gradient_of
-from .circular_pad import is_circular, padded
+from .circular_pad import is_indexed, padded
 
-aten, reformer = torch.ops.aten, torch.ops.reformer
+aten = torch.ops.aten
 
 _KEEPS_FORMAT = (
     aten.upsample_bilinear2d,
     aten.upsample_trilinear3d,
 )  # their gradients are in channels_last if they get such
-_PADS = torch._C._nn.pad, torch.nn.functional.pad
 _KEYS = DispatchKey.Autograd, DispatchKey.CompositeImplicitAutograd
 
 
 @contextmanager
 def tracing() -> Iterator[None]:
-    """Context in which AOTAutograd traces graphs for this compiler."""
-    with _Replacements(), _whole_upsamplings():
-        yield
-
-
-class _Replacements(TorchFunctionMode):
-    """Trace this package's convolution operator, which modules swapped by convert() call, as PyTorch's convolution. So
-    both give the same plan: autograd asks PyTorch's convolution for both gradients at once. Trace circular pads as
-    reads by an index."""
-
-    def __torch_function__(self, function, types, args=(), kwargs=None):
-        kwargs = kwargs or {}
-        if function is reformer.conv2d.default:
-            function = torch.conv2d
-        if function in _PADS and is_circular(*args, **kwargs):
-            function = padded
-        return function(*args, **kwargs)
-
-
-@contextmanager
-def _whole_upsamplings() -> Iterator[None]:
-    """Trace upsamplings, and their gradients, as one operator each.
+    """Context in which AOTAutograd traces graphs for this compiler: upsamplings and their gradients are one operator
+    each, and circular pads are reads by an index.
 
     PyTorch registers kernels in Python for autograd's dispatch key, which only tracing calls. They read each result's
     neighbours by index, so that a gradient adds up to 16 times to elements given by an index: on a GPU in atomic steps,
@@ -98,8 +76,15 @@ def _gradient(packet) -> Callable[..., Tensor]:
     return gradient
 
 
+def _circular_pad(input: Tensor, pad: Sequence[int]) -> Tensor:
+    if is_indexed(input, pad):
+        return padded(input, pad)
+    return aten._pad_circular.default._op_dk(DispatchKey.CompositeImplicitAutograd, input, pad)
+
+
 _instead: dict[OpOverload, dict[DispatchKey, Callable[..., Tensor]]] = {}
 for packet in UPSAMPLINGS:
     _instead[packet.default] = {}
     _instead[packet.vec] = dict.fromkeys(_KEYS, _of_sizes(packet))
     _instead[gradient_of(packet)] = {DispatchKey.Meta: _gradient(packet)}
+_instead[aten._pad_circular.default] = dict.fromkeys(_KEYS, _circular_pad)

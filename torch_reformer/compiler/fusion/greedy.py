@@ -39,6 +39,7 @@ class Fusion:
         self.readers: dict[Value, list[int]] = {}
         self.left: dict[Value, int] = {}
         self.place_of = {operation: i for i, operation in enumerate(graph.operations)}
+        self._of_size: dict[int, int] = {}  # elements -> the groups that compute so many, as bits
         for operation in graph.operations:
             for view in operation.operands:
                 self.left[view.value] = self.left.get(view.value, 0) + 1
@@ -156,8 +157,12 @@ class Fusion:
         n, c, h, w = layout.sizes
         nhwc = layout.strides[1] == 1 and c > 1 or h * w == 1
         group = FusionGroup(number, IterationSpace(n, c, h, w, nhwc), anchor=conv)
-        self.groups[number] = group
+        self._add(group)
         self._made(group, conv.results[0])
+
+    def _add(self, group: FusionGroup) -> None:
+        self.groups[group.number] = group
+        self._of_size[group.numel] = self._of_size.get(group.numel, 0) | 1 << group.number
 
     def _made(self, group: FusionGroup, value: Value) -> None:
         """Note that a group makes a value."""
@@ -236,7 +241,8 @@ class Fusion:
             if space_of_best is None:
                 raise ValueError(f"no kernel can compute {operation.text()}")
             number = self.new_group()
-            best = self.groups[number] = FusionGroup(number, space_of_best)
+            best = FusionGroup(number, space_of_best)
+            self._add(best)
         best.space = space_of_best
         best.operations.append(operation)
         best.copies |= dict.fromkeys([result], *written) if written else {}
@@ -309,7 +315,7 @@ class Fusion:
         for view, _ in inputs:
             needed |= self._before(view.value)
         needed &= ~(self.needs[group.number] | own)
-        return any(needed >> other.number & 1 and other.numel >= _FEW * group.numel for other in self.groups.values())
+        return any(needed & groups and numel >= _FEW * group.numel for numel, groups in self._of_size.items())
 
     def _are_available(self, group: FusionGroup, inputs, full_map: IndexMap | None) -> bool:
         """True if no input is known only after the group; its own results may be read element by element."""
@@ -333,7 +339,8 @@ class Fusion:
             index_map not in ((), full_map_of(count)) for _, index_map in inputs
         ):
             return None
-        for group in self.groups.values():
+        numbers = {self.group_of.get(view.value.maker) for view, _ in inputs} & self.groups.keys()
+        for group in (self.groups[number] for number in sorted(numbers)):
             if group.rows is None or group.rows[0][1] != count or not self._reads_row_results(group, inputs):
                 continue
             read = [(view, group.rows if index_map else ()) for view, index_map in inputs]

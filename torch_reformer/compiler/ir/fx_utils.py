@@ -34,6 +34,29 @@ def copied(graph: Graph) -> Graph:
     return other
 
 
+class Snapshot:
+    """A graph as it is now. Copying it node by node is left for when it is needed."""
+
+    def __init__(self, graph: Graph):
+        self._tracer, self._codegen = graph._tracer_cls, copy.copy(graph._codegen)
+        self._nodes = [
+            (node, (node.op, node.target, node.args, node.kwargs, node.name, node.type), dict(node.meta))
+            for node in graph.nodes
+        ]
+
+    def graph(self) -> Graph:
+        """A copy of the graph, with Dynamo's notes on its inputs."""
+        other, copies = Graph(tracer_cls=self._tracer), {}
+        for node, (op, target, *arguments, name, type_), meta in self._nodes:
+            args, kwargs = torch.fx.map_arg(arguments, copies.__getitem__)
+            copies[node] = new = other.create_node(op, target, args, kwargs, name, type_)
+            new.meta = dict(meta)
+            if hasattr(node, "_dynamo_source"):
+                new._dynamo_source = node._dynamo_source
+        other._codegen = copy.copy(self._codegen)
+        return other
+
+
 def given_again(node: Node, changed: dict[Node, object]):
     """The node's result, computed again from its operands' fake values; changed: those that replace `meta["val"]`.
 

@@ -19,10 +19,10 @@ from collections.abc import Callable, Iterable, Iterator
 from contextvars import ContextVar
 from typing import TypeVar
 
-from torch.fx import Graph, GraphModule, Node
+from torch.fx import GraphModule, Node
 
 from .fake_tensors import Unsupported
-from .fx_utils import copied
+from .fx_utils import Snapshot
 from .graph import Operation
 
 _log = logging.getLogger(__name__)
@@ -156,7 +156,7 @@ def attempted(make: Callable[[], _T], module: GraphModule) -> _T:
     """
     if raises():
         return make()
-    before, attempt, failures = _with_notes(module.graph), _Attempt(), []
+    before, attempt, failures = Snapshot(module.graph), _Attempt(), []
     token = _attempt.set(attempt)
     try:
         while True:
@@ -167,7 +167,7 @@ def attempted(make: Callable[[], _T], module: GraphModule) -> _T:
             except Failed as failure:
                 _log.info("left out: %s", failure, exc_info=failure.__cause__)
                 failures.append(failure)
-                module.graph = _with_notes(before)
+                module.graph = before.graph()
                 if not attempt.leave_out(failure):
                     raise Unsupported(f"an internal error in {failures[0]}. {REPORT}") from failure.__cause__
     finally:
@@ -175,15 +175,6 @@ def attempted(make: Callable[[], _T], module: GraphModule) -> _T:
     without_nodes = "PyTorch's kernels compute these operators"
     warn_of(failures, without_nodes if attempt.nodes else "the graph is planned without it")
     return result
-
-
-def _with_notes(graph: Graph) -> Graph:
-    """Deep copy of a graph, with Dynamo's notes on its inputs."""
-    other = copied(graph)
-    for node, new in zip(graph.nodes, other.nodes, strict=True):
-        if hasattr(node, "_dynamo_source"):
-            new._dynamo_source = node._dynamo_source
-    return other
 
 
 def names_of(nodes: Iterable[Node]) -> str:

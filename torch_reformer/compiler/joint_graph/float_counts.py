@@ -27,7 +27,6 @@ def count_in_floats(module: GraphModule) -> None:
                 node.kwargs = {**node.kwargs, "dtype": dtypes.pop()}
                 for changed in (node, *views):
                     changed.meta["val"] = given_again(changed, {})
-    module.recompile()
 
 
 def _counts(node: Node) -> bool:

@@ -46,8 +46,6 @@ def fold_constants(module: GraphModule) -> None:
     for node in reversed(known):
         if values and not node.users:
             module.graph.erase_node(node)
-    if values:
-        module.recompile()
 
 
 def _read_by_others(known: dict[Node, None]) -> list[Node]:

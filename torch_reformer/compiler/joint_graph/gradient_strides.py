@@ -22,7 +22,6 @@ def set_gradient_strides(joint: GraphModule, num_forward_outputs: int) -> None:
             results[place] = in_order(joint, results[place], strides)
     if results != list(output.args[0]):
         output.args = (type(output.args[0])(results),)
-        joint.recompile()
 
 
 def _strides_to_copy_to(gradient, input: Node) -> tuple[int, ...] | None:

@@ -70,8 +70,6 @@ def hoist_column_sums(forward: GraphModule, backward: GraphModule) -> None:
         output.args = ((*output.args[0][:place], *replacement, *output.args[0][place + 1 :]), *output.args[1:])
         if not gradient.users:
             backward.graph.erase_node(gradient)
-    forward.recompile()
-    backward.recompile()
 
 
 def _followers(joint: GraphModule, tangents: list[Node]) -> set[Node]:
@@ -218,4 +216,3 @@ def _hoist(joint: GraphModule, tangent: Node, linear: dict[Node, None], last: li
     for node in [*reversed(linear), *reversed(of_one.values())]:
         if not node.users and node.op == "call_function":
             joint.graph.erase_node(node)
-    joint.recompile()

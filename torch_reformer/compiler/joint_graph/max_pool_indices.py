@@ -28,7 +28,6 @@ def replace_max_pool_indices(joint: GraphModule) -> None:
         backwards = [user for part in node.users if part.args[1] == 1 for user in part.users]
         if _supports(node, arguments) and all(_is_backward(user, arguments) for user in backwards):
             _replace(joint, node, arguments, backwards)
-    joint.recompile()
 
 
 def _arguments(node: Node) -> dict:

@@ -6,13 +6,11 @@ bytes are counted, and the estimate includes the bytes that a recomputation move
 
 from __future__ import annotations
 
-import contextlib
 import operator
-from collections.abc import Iterable, Iterator
 
 import torch
-from torch._functorch import compile_utils, partitioners
 from torch._functorch import config as functorch_config
+from torch._functorch import partitioners
 from torch._functorch.partitioners import min_cut_rematerialization_partition
 from torch.fx import GraphModule, Node
 from torch.fx.experimental.proxy_tensor import is_sym_node
@@ -20,7 +18,8 @@ from torch.utils.checkpoint import CheckpointPolicy
 
 from ..ir.device_model import flops_of_operator, kind_of_operator, predicted_us
 from ..ir.fx_utils import base_of, bytes_of, copied
-from .save_random import is_random
+from .min_cut import fast_minimum_cut
+from .share_equal_nodes import share_equal_nodes
 
 _TRIES = 4
 
@@ -91,24 +90,10 @@ def _least(joint: GraphModule, inputs, **options) -> tuple[GraphModule, GraphMod
 
 
 def _min_cut(joint: GraphModule, inputs, **options) -> tuple[GraphModule, GraphModule]:
-    """PyTorch's partition, in which two equal random operations stay two."""
-    random = [compile_utils.get_aten_target(node) for node in joint.graph.nodes if is_random(node)]
-    with _never_merged(random):
+    """PyTorch's partition."""
+    share_equal_nodes(joint)
+    with functorch_config.patch(cse=False), fast_minimum_cut():
         return min_cut_rematerialization_partition(joint, inputs, **options)
-
-
-@contextlib.contextmanager
-def _never_merged(operators: Iterable) -> Iterator[None]:
-    """Keep PyTorch's common-subexpression elimination from merging calls of these operators.
-
-    The partition begins with that elimination (compile_utils.fx_graph_cse). It spares the operators of a list in its
-    module, which lacks some random ones, and takes no option to name more."""
-    known = compile_utils.rand_ops
-    compile_utils.rand_ops = [*known, *operators]
-    try:
-        yield
-    finally:
-        compile_utils.rand_ops = known
 
 
 def _copy(joint: GraphModule) -> GraphModule:

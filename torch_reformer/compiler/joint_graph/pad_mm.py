@@ -43,7 +43,6 @@ def pad_mm(joint: GraphModule) -> None:
     for node in list(joint.graph.nodes):
         if node.target is scaled or is_element_wise(node):
             padding.pad_rows(node)
-    joint.recompile()
 
 
 def pad_before_saving(forward: GraphModule, backward: GraphModule) -> None:
@@ -60,8 +59,6 @@ def pad_before_saving(forward: GraphModule, backward: GraphModule) -> None:
         output.replace_input_with(saved, padded)
         users[0].replace_all_uses_with(placeholder)
         backward.graph.erase_node(users[0])
-    forward.recompile()
-    backward.recompile()
 
 
 def _missing(value) -> int:
@@ -99,8 +96,7 @@ class _Padding:
         def choose(node: Node, value: Tensor, _) -> Tensor:
             return value.new_empty_strided(value.shape, (columns + count, 1)) if node is product else value
 
-        nodes = [node for node in self.graph.nodes if node.op == "call_function"]
-        changed = with_choice(nodes, choose, ANY_ORDER | OF_MATRICES)
+        changed = with_choice([product], choose, ANY_ORDER | OF_MATRICES)
         if changed:
             apply(self.joint, changed)
             operands = [self._with_zeros(each, count) for each in (*bias, weight)]

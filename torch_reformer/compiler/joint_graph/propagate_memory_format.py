@@ -10,8 +10,9 @@ transposes."""
 from __future__ import annotations
 
 import functools
+import heapq
 import operator
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 import torch
 from torch import Tensor
@@ -64,11 +65,9 @@ def propagate_memory_format(module: GraphModule, both_passes: bool = False) -> N
     nodes = [node for node in module.graph.nodes if node.op == "call_function"]
     for node in nodes:
         if _makes_contiguous(node):
-            changed = with_choice(nodes, functools.partial(_keep_channels_last, {node}), ANY_ORDER | OF_MATRICES)
-            if casts := _casts_for(changed, nodes):
-                changed = with_choice(
-                    nodes, functools.partial(_keep_channels_last, {node, *casts}), ANY_ORDER | OF_MATRICES
-                )
+            changed = _with_channels_last({node})
+            if casts := _casts_for(changed):
+                changed = _with_channels_last({node, *casts})
             before, after = (_transposed_bytes(module, changed, as_before) for as_before in (True, False))
             if changed and (after < before or (both_passes and after == before)):
                 apply(module, changed)
@@ -83,23 +82,24 @@ def propagate_memory_format(module: GraphModule, both_passes: bool = False) -> N
     def for_rows(node: Node, value: Tensor, changed: dict[Node, object]) -> Tensor:
         return value.contiguous() if _is_better_contiguous(node, value, changed) else value
 
-    changes = [with_choice(nodes, functools.partial(for_images, each), ANY_ORDER) for each in (images | zeros, images)]
+    changes = [with_choice(each, functools.partial(for_images, each), ANY_ORDER) for each in (images | zeros, images)]
     apply(module, changes[0] or changes[1])
     apply(module, with_choice(nodes, for_rows, ANY_ORDER | OF_MATRICES))
 
 
-def with_choice(nodes: list[Node], choose: Choice, any_order: set) -> dict[Node, object]:
+def with_choice(first: Iterable[Node], choose: Choice, any_order: set) -> dict[Node, object]:
     """As changes_by; empty, too, if an operator can't take the change."""
     try:
-        return changes_by(nodes, choose, any_order)
+        return changes_by(first, choose, any_order)
     except (RuntimeError, ValueError):
         return {}
 
 
-def changes_by(nodes: list[Node], choose: Choice, any_order: set) -> dict[Node, object]:
-    """Values of the nodes whose strides change if `choose` has its way.
+def changes_by(first: Iterable[Node], choose: Choice, any_order: set) -> dict[Node, object]:
+    """Values of the nodes whose strides change if `choose` has its way. Only nodes that may change are looked at.
 
     Args:
+        first: calls for whose values `choose` may choose other strides even if no operand has changed.
         choose: gives a node's value the strides that it should have.
         any_order: the operators, besides element-wise ones, whose operands may change.
 
@@ -107,10 +107,22 @@ def changes_by(nodes: list[Node], choose: Choice, any_order: set) -> dict[Node, 
         RuntimeError, ValueError: an operator can't take the change, such as a view that these strides don't allow.
     """
     changed: dict[Node, object] = {}
-    for node in nodes:
+    seen = set(first)
+    todo = sorted(seen)  # in the graph's order
+    while todo:
+        node = heapq.heappop(todo)
         if (value := _changed(node, changed, choose, any_order)) is not None:
             changed[node] = value
+            for user in node.users:
+                if user not in seen and user.op == "call_function":
+                    seen.add(user)
+                    heapq.heappush(todo, user)
     return changed
+
+
+def _with_channels_last(copies: set[Node]) -> dict[Node, object]:
+    """Changes if these copies are in channels_last."""
+    return with_choice(copies, functools.partial(_keep_channels_last, copies), ANY_ORDER | OF_MATRICES)
 
 
 def _makes_contiguous(node: Node) -> bool:
@@ -122,7 +134,7 @@ def _makes_contiguous(node: Node) -> bool:
     return images.dim() == 4 and has_static_sizes and _is_only_channels_last(images)
 
 
-def _casts_for(changed: dict[Node, object], nodes: list[Node]) -> set[Node]:
+def _casts_for(changed: dict[Node, object]) -> set[Node]:
     """Casts of images that are read only beside images which are in channels_last now. They follow, so that they are
     transposed as they are read, while they are narrow."""
 
@@ -131,12 +143,9 @@ def _casts_for(changed: dict[Node, object], nodes: list[Node]) -> set[Node]:
             isinstance(changed.get(node), Tensor) and changed[node].dim() == 4 and _is_only_channels_last(changed[node])
         )
 
-    casts = [node for node in nodes if node.target is aten._to_copy.default and node not in changed]
-    return {
-        cast
-        for cast in casts
-        if cast.meta["val"].dim() == 4 and cast.users and all(map(is_channels_last_now, cast.users))
-    }
+    operands = {input for node in changed for input in node.all_input_nodes if input not in changed}
+    casts = [node for node in operands if node.target is aten._to_copy.default and node.meta["val"].dim() == 4]
+    return {cast for cast in casts if all(map(is_channels_last_now, cast.users))}
 
 
 def _keep_channels_last(copies: set[Node], node: Node, value: Tensor, changed: dict[Node, object]) -> Tensor:
@@ -170,8 +179,9 @@ def _transposed_bytes(module: GraphModule, changed: dict[Node, object], as_befor
             for input in node.all_input_nodes:
                 if input.target not in CONSTANTS and _have_different_formats(value(input), result):
                     transposed.add((input, _is_only_channels_last(result)))
+    returned = set(output.all_input_nodes)
     for node in changed:
-        if node in output.all_input_nodes and _have_different_formats(value(node), node.meta["val"]):
+        if node in returned and _have_different_formats(value(node), node.meta["val"]):
             transposed.add((node, not _is_only_channels_last(value(node))))
     return sum(value(node).nbytes for node, _ in transposed)
 
@@ -216,7 +226,6 @@ def apply(module: GraphModule, changed: dict[Node, object]) -> None:
         before, node.meta["val"] = node.meta["val"], value
         if node in output.all_input_nodes and before.stride() != value.stride():
             output.replace_input_with(node, in_order(module, node, before.stride()))
-            module.recompile()
 
 
 def _is_better_contiguous(node: Node, value: Tensor, changed: dict[Node, object]) -> bool:

@@ -7,6 +7,8 @@ than the one in which they are computed and read."""
 
 from __future__ import annotations
 
+import itertools
+
 import torch
 from torch import Tensor
 from torch.fx import GraphModule, Node
@@ -23,10 +25,10 @@ def keep_order_in_reductions(module: GraphModule) -> None:
     what follows. Results of the graph keep theirs."""
     nodes = [node for node in module.graph.nodes if node.op == "call_function"]
     if any(node.target in REDUCTIONS and _choose(node, node.meta["val"], {}) is not node.meta["val"] for node in nodes):
-        _change(module, nodes, [node for node in nodes if node.target in REDUCTIONS or _is_broadcast(node)])
+        _change(module, [node for node in nodes if node.target in REDUCTIONS or _is_broadcast(node)])
 
 
-def _change(module: GraphModule, nodes: list[Node], free: list[Node]) -> None:
+def _change(module: GraphModule, free: list[Node]) -> None:
     """Change the results of these nodes; of halves of them, if not all can be changed at once."""
     chosen = set(free)
 
@@ -40,11 +42,11 @@ def _change(module: GraphModule, nodes: list[Node], free: list[Node]) -> None:
         return _like(value, operand) if is_dense else value
 
     try:
-        changed = changes_by(nodes, choose, ANY_ORDER | OF_MATRICES)
+        changed = changes_by(free, choose, ANY_ORDER | OF_MATRICES)
     except (RuntimeError, ValueError):
         half = len(free) // 2
         for part in (free[:half], free[half:]) if half else ():
-            _change(module, nodes, part)
+            _change(module, part)
     else:
         apply(module, changed)
 
@@ -55,9 +57,9 @@ def _choose(node: Node, value: Tensor, changed: dict[Node, object]) -> Tensor:
         return value
     if node.target in REDUCTIONS:
         return in_order_of_operand(node, value, changed)
-    read_with = [read for input in node.all_input_nodes for user in input.users for read in _read_by(user)]
-    others = [changed.get(other, other.meta.get("val")) for other in read_with]
-    for other in (*others, *partners(node, changed)):
+    read_with = (read for input in node.all_input_nodes for user in input.users for read in _read_by(user))
+    others = (changed.get(other, other.meta.get("val")) for other in read_with)
+    for other in itertools.chain(others, partners(node, changed)):
         if isinstance(other, Tensor) and other.shape == value.shape and not other.is_contiguous():
             if layout_of(other).is_dense:
                 return _like(value, other)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+
 import torch
 from torch import Tensor
 
@@ -121,7 +123,14 @@ def _result_layout(first: View, second: View, sizes: tuple[int, ...]) -> Layout:
 
 def _is_channels_last(first: View, second: View) -> bool:
     """True if a convolution of these operands computes in channels_last."""
-    return fake.result_is_channels_last(*(_like(view) for view in (first, second)))
+    keys = ((view.layout.sizes, view.layout.strides, view.value.dtype) for view in (first, second))
+    return _result_is_channels_last(*keys)
+
+
+@functools.lru_cache(1024)
+def _result_is_channels_last(*operands: tuple[tuple[int, ...], tuple[int, ...], torch.dtype]) -> bool:
+    tensors = (torch.empty_strided(sizes, strides, dtype=dtype, device="meta") for sizes, strides, dtype in operands)
+    return fake.result_is_channels_last(*tensors)
 
 
 def _layout(sizes: tuple[int, ...], is_channels_last: bool) -> Layout:
@@ -144,11 +153,6 @@ def _sum_by_pytorch(graph: Graph, value: Tensor, grad: View) -> View:
     """The gradient of the bias, whose fake is `value`, by PyTorch's operator."""
     (result,) = graph.add(Call(aten.sum.dim_IntList, (grad, [0, 2, 3]), {}), [typed(value)])
     return View(result, result.layout)
-
-
-def _like(view: View) -> Tensor:
-    """The view as a tensor on the meta device."""
-    return torch.empty_strided(view.layout.sizes, view.layout.strides, dtype=view.value.dtype, device="meta")
 
 
 RULES = {aten.convolution.default: _convolution, aten.convolution_backward.default: _convolution_backward}

@@ -215,6 +215,7 @@ def planned(make: Callable[[], Executable], module: GraphModule, report: Callabl
         executable = attempted(make, module)
     except Unsupported as why:
         warnings.warn(f"a graph runs without a plan, by PyTorch's operators: {why}", stacklevel=2)
+        module.recompile()  # the stages change graphs only
     else:
         executable.report_to(report)
         return executable
