@@ -6,13 +6,16 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 import torch
+from torch._ops import OpOverload
+from torch.fx import Node
 
 from ..fusion.greedy import Fusion
 from ..fusion.group import FusionGroup
 from ..fusion.ilp.planner import IlpSummary
 from ..fusion.schedule import schedule
 from ..fusion.traffic import bytes_of, traffic
-from ..ir.device_model import flops, multiplied_type, predicted_us
+from ..ir.device_model import OTHERS, flops, multiplied_type, predicted_us
+from ..ir.fx_utils import bytes_of as node_bytes
 from ..ir.graph import Call, Graph, Map, Operation, View
 from .kernel_kinds import kind_of
 
@@ -163,3 +166,23 @@ def report_of(
         for each in graph.operations
     ]
     return Report(tuple(lines), tuple(unfused), planned)
+
+
+def report_of_calls(nodes: Iterable[Node], gpu: str | None = None) -> Report:
+    """Report of operators that PyTorch runs outside of plans. Tensors whose sizes depend on values count no bytes."""
+
+    def line(node: Node) -> Line:
+        read, written = sum(map(node_bytes, node.all_input_nodes)), node_bytes(node)
+        us = gpu and predicted_us(gpu, OTHERS, read + written, 0)
+        name = node.target.name() if isinstance(node.target, OpOverload) else str(node.target)
+        return Line(name, OTHERS, (), read, written, 0, us)
+
+    lines = tuple(map(line, nodes))
+    return Report(lines, lines)
+
+
+def joined(reports: Iterable[Report]) -> Report:
+    """Report of subgraphs that run one after the other."""
+    reports = list(reports)
+    lines = tuple(line for report in reports for line in report.lines)
+    return Report(lines, tuple(line for report in reports for line in report.unfused))

@@ -19,7 +19,7 @@ from ...operators import run_plan
 from ...operators.dispatch import is_observed
 from ...runtime import aten
 from ...runtime.plan import Plan
-from ..analysis.report import Report
+from ..analysis.report import Report, joined, report_of_calls
 from ..codegen.emit_plan import EmittedPlan
 from ..fusion.greedy import Fusion
 from ..fusion.ilp.planner import IlpSummary
@@ -28,7 +28,9 @@ from ..ir.fx_utils import copied
 from ..ir.graph import Call, Graph, View
 from ..ir.stages import attempted, has_left_out
 from ..lowering.from_fx import SCALE
+from ..lowering.split import Subgraph, split
 from .compiled import Compiled, Uncached, reporting
+from .partial_plan import ByPyTorch, PartialPlan
 from .precompile import precompile
 
 keeps_graph = torch._C._autograd._get_current_graph_task_keep_graph  # True if the backward that runs retains its graph
@@ -167,7 +169,7 @@ class Dynamic:
         return plan(args)
 
     def _planned(self, key: _Key) -> Compiled:
-        return planned(lambda: self.plan(static(self.module, key.args)), self.module, self.report)
+        return planned(self.plan, self.module, self.report, key.args)
 
 
 class _Key:
@@ -206,25 +208,49 @@ class _Sizes(Interpreter):
         return node.meta["val"]
 
 
-def planned(make: Callable[[], Executable], module: GraphModule, report: Callable[[Report], Any] | None) -> Compiled:
-    """The executable that `make` gives. If no plan can compute the graph: a warning, and a function that runs it by
-    PyTorch's operators."""
+def planned(
+    plan: MakePlan, module: GraphModule, report: Callable[[Report], Any] | None, args: Sequence[Any] | None = None
+) -> Compiled:
+    """The graph's executable. If no plan can compute all of it: a partial plan, or a function that runs it by PyTorch's
+    operators, with a warning.
+
+    Args:
+        args: arguments whose sizes the graph is planned for; None if its sizes are numbers.
+    """
     try:
         if aten.library is None:
             raise Unsupported(aten.missing)
-        executable = attempted(make, module)
+        module = module if args is None else static(module, args)
+        subgraphs = attempted(lambda: split(module), module)
+        whole = len(subgraphs) == 1 and subgraphs[0].is_planned
+        executable = attempted(lambda: plan(module), module) if whole else None
     except Unsupported as why:
         warnings.warn(f"a graph runs without a plan, by PyTorch's operators: {why}", stacklevel=2)
-    else:
-        executable.report_to(report)
-        return executable
+        return Uncached(lambda values: _by_pytorch(module, values))
+    if executable is None:
+        return _partial(plan, module, subgraphs, report)
+    executable.report_to(report)
+    return executable
 
-    def run(args: list) -> list:
-        values = list(args)
-        args.clear()
-        return module.forward(*values)
 
-    return Uncached(run)
+def _by_pytorch(module: GraphModule, args: list) -> list:
+    values = list(args)
+    args.clear()
+    return module.forward(*values)
+
+
+def _partial(plan: MakePlan, module: GraphModule, subgraphs: list[Subgraph], report) -> PartialPlan:
+    reports: list[Report] = []
+    runs: list[Callable[[list], Any]] = []
+    for subgraph in subgraphs:
+        if subgraph.is_planned:
+            runs.append(planned(plan, subgraph.module, reports.append if report else None))
+        else:
+            runs.append(ByPyTorch(subgraph, (node for other in subgraphs if other.is_planned for node in other.inputs)))
+            reports.append(report_of_calls(subgraph.operators))
+    if report:
+        report(joined(reports))
+    return PartialPlan(module, subgraphs, runs)
 
 
 def run_graph(module: GraphModule, plan: MakePlan, report: Callable[[Report], Any] | None) -> Compiled:
@@ -233,4 +259,4 @@ def run_graph(module: GraphModule, plan: MakePlan, report: Callable[[Report], An
     flat = [part for value in values for part in (value if isinstance(value, (list, tuple)) else [value])]
     if any(map(_is_symbolic, flat)):
         return Uncached(Dynamic(module, plan, report))
-    return planned(lambda: plan(module), module, report)
+    return planned(plan, module, report)

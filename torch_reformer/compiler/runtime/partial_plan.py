@@ -1,0 +1,92 @@
+"""Graphs of which plans compute a part, and PyTorch the rest (lowering/split.py)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.fx import GraphModule, Node
+
+from ..lowering.split import Subgraph
+from ..lowering.unplanned import why_unknown
+from .compiled import Uncached
+
+Run = Callable[[list], Any]  # takes a list of arguments, and empties it
+
+
+class PartialPlan(Uncached):
+    """Runs the subgraphs of a graph one after the other. Each value is freed after its last use.
+
+    Args:
+        runs: of each subgraph, what runs it.
+    """
+
+    def __init__(self, module: GraphModule, subgraphs: list[Subgraph], runs: list[Run]):
+        super().__init__(self._run_all)
+        self.runs = runs
+        given = module.graph.find_nodes(op="placeholder")
+        (output,) = module.graph.find_nodes(op="output")
+        made = [node for subgraph in subgraphs for node in subgraph.outputs]
+        places = {node: place for place, node in enumerate([*given, *made])}
+        self._made = len(made)
+        self._steps = [
+            (run, [places[node] for node in subgraph.inputs], [places[node] for node in subgraph.outputs])
+            for run, subgraph in zip(runs, subgraphs, strict=True)
+        ]
+        self._outputs = [_constant_or_place(module, node, places) for node in output.args[0]]
+        kept = {place for _, place in self._outputs if place is not None}
+        self._frees = _last_uses([inputs for _, inputs, _ in self._steps], kept)
+
+    def _run_all(self, args: list) -> list:
+        values = args + [None] * self._made
+        args.clear()
+        for (run, inputs, outputs), frees in zip(self._steps, self._frees, strict=True):
+            given = [values[place] for place in inputs]
+            for place in frees:
+                values[place] = None
+            for place, result in zip(outputs, run(given), strict=True):
+                values[place] = result
+        return [constant if place is None else values[place] for constant, place in self._outputs]
+
+
+def _constant_or_place(module: GraphModule, output, places: dict[Node, int]) -> tuple[Any, int | None]:
+    """A result of the graph: a constant and None, or None and its place among the values."""
+    if not isinstance(output, Node):
+        return output, None
+    if output.op == "get_attr":
+        return getattr(module, output.target), None
+    place = places.get(output)
+    return (output.meta["val"], None) if place is None else (None, place)
+
+
+def _last_uses(inputs: list[list[int]], kept: set[int]) -> list[list[int]]:
+    """For each step, the places of values that no later step reads."""
+    last = {place: step for step, places in enumerate(inputs) for place in places if place not in kept}
+    return [[place for place in places if last.get(place) == step] for step, places in enumerate(inputs)]
+
+
+class ByPyTorch:
+    """A subgraph that PyTorch runs. Results that plans read get the strides that these were made for: fake tensors are
+    sometimes wrong about them."""
+
+    def __init__(self, subgraph: Subgraph, read: Iterable[Node]):
+        read = set(read)
+        self._run = subgraph.module.forward
+        self._layouts = [
+            (place, tuple(value.shape), tuple(value.stride()))
+            for place, node in enumerate(subgraph.outputs)
+            if isinstance(value := node.meta.get("val"), Tensor) and node in read and not why_unknown(value)
+        ]
+
+    def __call__(self, args: list) -> list:
+        results = list(self._run(args))
+        for place, sizes, strides in self._layouts:
+            result = results[place]
+            if result.stride() != strides or result.shape != sizes:
+                if result.shape != sizes:
+                    raise RuntimeError(f"an operator gave a tensor of {tuple(result.shape)} instead of {sizes}")
+                results[place] = torch.empty_strided(sizes, strides, dtype=result.dtype, device=result.device)
+                results[place].copy_(result)
+        return results
