@@ -12,8 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch._functorch._aot_autograd.autograd_cache import BypassAOTAutogradCache
-from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicOutputShapeException, FakeTensorMode
-from torch.fx import GraphModule, Interpreter, Node
+from torch.fx import GraphModule
 
 from ...operators import run_plan
 from ...operators.dispatch import is_observed
@@ -24,7 +23,6 @@ from ..codegen.emit_plan import EmittedPlan
 from ..fusion.greedy import Fusion
 from ..fusion.ilp.planner import IlpSummary
 from ..ir.fake_tensors import Unsupported, real_tensors
-from ..ir.fx_utils import copied
 from ..ir.graph import Call, Graph, View
 from ..ir.stages import attempted, has_left_out
 from ..lowering.from_fx import SCALE
@@ -32,6 +30,7 @@ from ..lowering.split import Subgraph, split
 from .compiled import Compiled, Uncached, reporting
 from .partial_plan import ByPyTorch, PartialPlan
 from .precompile import precompile
+from .static_sizes import depends_on_sizes, depends_on_values, static
 
 keeps_graph = torch._C._autograd._get_current_graph_task_keep_graph  # True if the backward that runs retains its graph
 MakePlan = Callable[[GraphModule], "Executable"]  # raises Unsupported
@@ -147,22 +146,19 @@ def _scaled(graph: Graph) -> list[int]:
     return [place for place, value in enumerate(graph.inputs) if value in written]
 
 
-def _is_symbolic(value) -> bool:
-    if isinstance(value, Tensor):
-        return not all(isinstance(size, int) for size in (*value.shape, *value.stride(), value.storage_offset()))
-    return isinstance(value, torch.SymInt | torch.SymFloat | torch.SymBool)
-
-
 class Dynamic:
-    """A graph with symbolic sizes: plans an executable for each tuple of sizes and numbers that it is called with."""
+    """A graph with symbolic sizes: plans an executable for each tuple of sizes and numbers that it is called with. Sizes
+    that depend on values, as those that a forward with ``nonzero`` saves for its backward, are left to PyTorch."""
 
     def __init__(self, module: GraphModule, plan: MakePlan, report: Callable[[Report], Any] | None):
         self.module, self.plan, self.report = module, plan, report
         self._plans = functools.lru_cache(PLANS)(self._planned)
+        inputs = module.graph.find_nodes(op="placeholder")
+        self._unknown = {place for place, node in enumerate(inputs) if depends_on_values(node.meta.get("val"))}
 
     def __call__(self, args: list) -> list:
         # Numbers by their texts, as -0.0 equals 0.0, and NaN equals nothing.
-        key = tuple((arg.shape, arg.stride()) if isinstance(arg, Tensor) else repr(arg) for arg in args)
+        key = tuple(_sizes(arg) for place, arg in enumerate(args) if place not in self._unknown)
         key = _Key(key, args)
         plan = self._plans(key)
         key.args = None  # the cache may keep this key, which would keep the tensors alive
@@ -185,27 +181,8 @@ class _Key:
         return hash(self.key)
 
 
-def static(module: GraphModule, args: Sequence[Any]) -> GraphModule:
-    """A copy of the graph with fake values of its nodes for arguments of these sizes.
-
-    Raises:
-        Unsupported: a size depends on the values of the arguments.
-    """
-    sized = GraphModule(module, copied(module.graph))
-    mode = FakeTensorMode(allow_non_fake_inputs=True)
-    try:
-        with mode, torch.no_grad():
-            fake = [mode.from_tensor(arg) if isinstance(arg, Tensor) else arg for arg in args]
-            _Sizes(sized).run(*fake)
-    except (RuntimeError, DynamicOutputShapeException, DataDependentOutputException) as error:
-        raise Unsupported(f"the sizes are not known before the graph runs: {error}") from error
-    return sized
-
-
-class _Sizes(Interpreter):
-    def run_node(self, node: Node):
-        node.meta["val"] = super().run_node(node)
-        return node.meta["val"]
+def _sizes(arg):
+    return (arg.shape, arg.stride()) if isinstance(arg, Tensor) else repr(arg)
 
 
 def planned(
@@ -256,7 +233,6 @@ def _partial(plan: MakePlan, module: GraphModule, subgraphs: list[Subgraph], rep
 def run_graph(module: GraphModule, plan: MakePlan, report: Callable[[Report], Any] | None) -> Compiled:
     """Run a graph of AOTAutograd's by a plan, or by a plan for each tuple of sizes if they are symbolic."""
     values = [node.meta.get("val") for node in module.graph.nodes if node.op in ("placeholder", "call_function")]
-    flat = [part for value in values for part in (value if isinstance(value, (list, tuple)) else [value])]
-    if any(map(_is_symbolic, flat)):
+    if any(map(depends_on_sizes, values)):
         return Uncached(Dynamic(module, plan, report))
     return planned(plan, module, report)
