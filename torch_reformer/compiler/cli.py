@@ -20,9 +20,10 @@ from torch.fx import GraphModule
 
 from .analysis import fake_gpu
 from .analysis.record import RecordedGraph, Stopped, record, user_line
-from .analysis.report import Report, report_of
+from .analysis.report import Report, joined, report_of, report_of_calls
 from .ir.device_model import GPUS
 from .ir.fake_tensors import Unsupported, fake_tensors
+from .lowering.split import Subgraph, split
 
 _TYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
 _LAST = {4: torch.channels_last, 5: torch.channels_last_3d}  # by a tensor's dimensions
@@ -71,10 +72,15 @@ def recorded(
     """
     from .pipeline import plan
 
+    def reported(subgraph: Subgraph) -> Report:
+        if not subgraph.is_planned:
+            return report_of_calls(subgraph.operators, gpu)
+        executable = plan(subgraph.module, gpu=gpu)
+        return report_of(executable.graph, executable.fusion, gpu, executable.planned)
+
     def compiled(module: GraphModule, passes: list[Report | Unsupported]) -> Callable:
         try:
-            executable = plan(module, gpu=gpu)
-            passes.append(report_of(executable.graph, executable.fusion, gpu, executable.planned))
+            passes.append(joined(map(reported, split(module))))
         except Unsupported as why:
             passes.append(why)
         return module.forward
@@ -99,22 +105,38 @@ def recorded_and_measured(
     channels_last: bool = False,
 ) -> list[RecordedGraph]:
     """Graphs of a function, with measured times: their plans run. For arguments and errors see :func:`recorded`."""
-    from .pipeline import gpu_of, plan
+    from .pipeline import gpu_of, plan, split
     from .runtime.measure import measure
+    from .runtime.partial_plan import ByPyTorch, PartialPlan
 
     def compiled(module: GraphModule, passes: list[Report | Unsupported]) -> Callable:
-        place = len(passes)
         try:
-            executable = plan(module)
+            subgraphs = split(module)
+            executables = [plan(subgraph.module) if subgraph.is_planned else None for subgraph in subgraphs]
         except Unsupported as why:
             passes.append(why)
             return module.forward
-        subject = executable.graph, executable.fusion, gpu_of(executable.graph), executable.planned
-        passes.append(report_of(*subject))
+        subjects = [each and (each.graph, each.fusion, gpu_of(each.graph), each.planned) for each in executables]
+        reports = [
+            report_of(*subject) if subject else report_of_calls(subgraph.operators)
+            for subject, subgraph in zip(subjects, subgraphs, strict=True)
+        ]
+        place = len(passes)
+        passes.append(joined(reports))
+
+        def measured_run(part: int) -> Callable[[list], Sequence]:
+            def run(args: list) -> Sequence:
+                times, results = measure(executables[part], args)
+                reports[part] = report_of(*subjects[part], times)
+                return results
+
+            return run if subjects[part] else ByPyTorch(subgraphs[part], subgraphs)
+
+        whole = PartialPlan(module, subgraphs, list(map(measured_run, range(len(subgraphs)))))
 
         def run(*args):
-            times, results = measure(executable, list(args))
-            passes[place] = report_of(*subject, times)
+            results = whole(list(args))
+            passes[place] = joined(reports)
             return results
 
         return run

@@ -184,5 +184,7 @@ def report_of_calls(nodes: Iterable[Node], gpu: str | None = None) -> Report:
 def joined(reports: Iterable[Report]) -> Report:
     """Report of subgraphs that run one after the other."""
     reports = list(reports)
+    if len(reports) == 1:
+        return reports[0]
     lines = tuple(line for report in reports for line in report.lines)
     return Report(lines, tuple(line for report in reports for line in report.unfused))

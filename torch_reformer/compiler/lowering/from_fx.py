@@ -24,7 +24,6 @@ from .unplanned import is_view, why_unknown, why_unplanned
 
 aten = torch.ops.aten
 SCALE = torch.ops.reformer._scale_.default
-_ADVICE = "With torch.compiler.disable on the function that has this, the rest of the model is planned."
 
 
 def lower_fx(module: GraphModule) -> tuple[Graph, list[Tensor]]:
@@ -93,7 +92,7 @@ class _Lowering:
             with blamed("capture", [node]):
                 self.known[node] = self._called(node)
         except Unsupported as reason:
-            raise Unsupported(f"{reason} (in {names_of([node])}). {_ADVICE}") from reason
+            raise Unsupported(f"{reason} (in {names_of([node])})") from reason
         for operation in self.graph.operations[first:]:
             operation.node = node
 

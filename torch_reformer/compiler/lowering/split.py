@@ -105,9 +105,13 @@ class _Split:
         subgraphs = [_Builder(self, level, levels[0]) for level in levels]
         for subgraph in subgraphs:
             subgraph.build()
+        needed = results.union(*(subgraph.inputs for subgraph in subgraphs))
+        outputs: dict[int, list[Node]] = {level: [] for level in levels}
+        for node in self.module.graph.nodes:
+            if node in needed and node.op == "call_function":
+                outputs[self.level(node, levels[0])].append(node)
         for subgraph in subgraphs:
-            read = {node for other in subgraphs if other is not subgraph for node in other.inputs}
-            subgraph.give([node for node in self.module.graph.nodes if node in read | results and subgraph.is_home_of(node)])
+            subgraph.give(outputs[subgraph.level])
         return [subgraph.finished() for subgraph in subgraphs if subgraph.outputs or subgraph.effects]
 
     def source(self, node: Node) -> Node:
@@ -115,6 +119,10 @@ class _Split:
         while node in self.glued:
             node = node.args[0]
         return node
+
+    def level(self, node: Node, first: int) -> int:
+        """Level of a call. A view of an input of the graph belongs to the first one."""
+        return self.levels.get(self.source(node), first)
 
     def is_copied(self, node: Node) -> bool:
         """True for a value that each subgraph takes for itself instead of from another."""
@@ -175,7 +183,7 @@ class _Split:
 
 
 class _Builder:
-    """The subgraph of one level. A view of an input of the whole graph belongs to the first level."""
+    """The subgraph of one level. first: the first level."""
 
     def __init__(self, whole: _Split, level: int, first: int):
         self.whole, self.level, self.first = whole, level, first
@@ -186,10 +194,6 @@ class _Builder:
         self.operators = [node for node in whole.nodes if whole.levels[node] == level]
         self.effects = any(_is_ordered(node) or not node.users or _written(node) for node in self.operators)
         self.outputs: list[Node] = []
-
-    def is_home_of(self, node: Node) -> bool:
-        is_made = node.op == "call_function"
-        return is_made and self.whole.levels.get(self.whole.source(node), self.first) == self.level
 
     def build(self) -> None:
         for node in self.operators:
@@ -215,7 +219,8 @@ class _Builder:
         return self.new[node]
 
     def _new(self, node: Node) -> Node:
-        if self.is_home_of(node) or self.whole.is_copied(node):
+        is_own = node.op == "call_function" and self.whole.level(node, self.first) == self.level
+        if is_own or self.whole.is_copied(node):
             return self.graph.node_copy(node, self._value)
         with self.graph.inserting_before(next(iter(self.graph.nodes), None)):
             new = self.graph.placeholder(node.name)
@@ -232,4 +237,3 @@ def _take_a_list(graph: Graph) -> None:
         for node in reversed(inputs):
             node.replace_all_uses_with(graph.call_method("pop", (given,)))
             graph.erase_node(node)
-

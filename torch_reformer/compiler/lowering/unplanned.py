@@ -27,6 +27,8 @@ def why_unplanned(node: Node) -> str | None:
     if target.name().startswith(_QUANTISE):
         return f"{target.name()} gives a quantised tensor"
     for operand in node.all_input_nodes:
+        if operand.op != "get_attr" and "val" not in operand.meta:
+            return f"nothing is known of {operand.name}"
         if reason := why_unknown(operand.meta.get("val")):
             return f"an operand of {target.name()} is {reason}"
     returned = target._schema.returns

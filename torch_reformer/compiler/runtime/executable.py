@@ -28,7 +28,7 @@ from ..ir.stages import attempted, has_left_out
 from ..lowering.from_fx import SCALE
 from ..lowering.split import Subgraph, split
 from .compiled import Compiled, Uncached, reporting
-from .partial_plan import ByPyTorch, PartialPlan
+from .partial_plan import ByPyTorch, PartialPlan, plan_inner_graphs, warn_of_calls
 from .precompile import precompile
 from .static_sizes import depends_on_sizes, depends_on_values, static
 
@@ -147,8 +147,9 @@ def _scaled(graph: Graph) -> list[int]:
 
 
 class Dynamic:
-    """A graph with symbolic sizes: plans an executable for each tuple of sizes and numbers that it is called with. Sizes
-    that depend on values, as those that a forward with ``nonzero`` saves for its backward, are left to PyTorch."""
+    """A graph with symbolic sizes: plans an executable for each tuple of sizes and numbers that it is called with, but
+    for those that depend on values, as of what a forward with ``nonzero`` saves: PyTorch runs the operators that read
+    them."""
 
     def __init__(self, module: GraphModule, plan: MakePlan, report: Callable[[Report], Any] | None):
         self.module, self.plan, self.report = module, plan, report
@@ -216,15 +217,22 @@ def _by_pytorch(module: GraphModule, args: list) -> list:
     return module.forward(*values)
 
 
-def _partial(plan: MakePlan, module: GraphModule, subgraphs: list[Subgraph], report) -> PartialPlan:
+def _partial(
+    plan: MakePlan, module: GraphModule, subgraphs: list[Subgraph], report: Callable[[Report], Any] | None
+) -> PartialPlan:
+    """The plans of the graph's subgraphs, and of the graphs that its operators call, and one report of all."""
     reports: list[Report] = []
+    append = reports.append if report else None
+    run_inner = functools.cache(lambda inner: run_graph(inner, plan, append))
     runs: list[Callable[[list], Any]] = []
     for subgraph in subgraphs:
         if subgraph.is_planned:
-            runs.append(planned(plan, subgraph.module, reports.append if report else None))
+            runs.append(planned(plan, subgraph.module, append))
         else:
-            runs.append(ByPyTorch(subgraph, (node for other in subgraphs if other.is_planned for node in other.inputs)))
+            plan_inner_graphs(subgraph.module, run_inner)
+            runs.append(ByPyTorch(subgraph, subgraphs))
             reports.append(report_of_calls(subgraph.operators))
+    warn_of_calls(subgraphs)
     if report:
         report(joined(reports))
     return PartialPlan(module, subgraphs, runs)

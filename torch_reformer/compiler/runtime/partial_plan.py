@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+import warnings
+from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.fx import GraphModule, Node
+from torch.utils._pytree import tree_leaves
 
+from ..ir.stages import names_of
 from ..lowering.split import Subgraph
-from ..lowering.unplanned import why_unknown
+from ..lowering.unplanned import why_unknown, why_unplanned
 from .compiled import Uncached
 
+hops = torch.ops.higher_order
+_CALL_GRAPHS = (hops.cond, hops.while_loop, hops.invoke_subgraph)  # that they take as arguments, with tensors
 Run = Callable[[list], Any]  # takes a list of arguments, and empties it
 
 
@@ -67,12 +72,52 @@ def _last_uses(inputs: list[list[int]], kept: set[int]) -> list[list[int]]:
     return [[place for place in places if last.get(place) == step] for step, places in enumerate(inputs)]
 
 
+def warn_of_calls(subgraphs: list[Subgraph]) -> None:
+    """Warn if PyTorch runs more than half of a graph's operators."""
+    operators = [node for subgraph in subgraphs for node in subgraph.operators if _gives_tensors(node)]
+    calls = [node for subgraph in subgraphs if not subgraph.is_planned for node in subgraph.operators]
+    left_out = [node for node in calls if _gives_tensors(node) and node.target not in _CALL_GRAPHS]
+    if len(left_out) * 2 <= len(operators):
+        return
+    reason, node = next((reason, node) for node in calls if (reason := why_unplanned(node)))
+    warnings.warn(
+        f"{len(left_out)} of {len(operators)} operators of a graph run without a plan, by PyTorch's kernels: {reason} "
+        f"(in {names_of([node])})",
+        stacklevel=2,
+    )
+
+
+def _gives_tensors(node: Node) -> bool:
+    return any(isinstance(leaf, Tensor) for leaf in tree_leaves(node.meta.get("val")))
+
+
+class _InnerGraph(nn.Module):
+    """A graph that an operator of higher order takes as an argument, run by its plan."""
+
+    def __init__(self, run: Run):
+        super().__init__()
+        self._run = run
+
+    def forward(self, *args):
+        return tuple(self._run(list(args)))
+
+
+def plan_inner_graphs(module: GraphModule, compiled: Callable[[GraphModule], Run]) -> None:
+    """Run the graphs inside the operators of a graph, such as the branches of a condition, by what `compiled` gives."""
+    for node in module.graph.find_nodes(op="get_attr"):
+        graph = getattr(module, node.target, None)
+        if isinstance(graph, GraphModule) and all(user.target in _CALL_GRAPHS for user in node.users):
+            (output,) = graph.graph.find_nodes(op="output")
+            if isinstance(output.args[0], (list, tuple)):  # not the condition of a loop
+                setattr(module, node.target, _InnerGraph(compiled(graph)))
+
+
 class ByPyTorch:
     """A subgraph that PyTorch runs. Results that plans read get the strides that these were made for: fake tensors are
     sometimes wrong about them."""
 
-    def __init__(self, subgraph: Subgraph, read: Iterable[Node]):
-        read = set(read)
+    def __init__(self, subgraph: Subgraph, subgraphs: list[Subgraph]):
+        read = {node for other in subgraphs if other.is_planned for node in other.inputs}
         self._run = subgraph.module.forward
         self._layouts = [
             (place, tuple(value.shape), tuple(value.stride()))

@@ -91,7 +91,8 @@ class _Sizes(Interpreter):
         if node.op != "call_function" or node.target is operator.getitem:
             return False
         operands = tree_leaves([self.env[operand] for operand in node.all_input_nodes])
-        return isinstance(node.target, HigherOrderOperator) or _Unknown in operands
+        is_opaque = isinstance(node.target, HigherOrderOperator) and "val" in node.meta
+        return is_opaque or _Unknown in operands
 
     def _traced(self, node: Node):
         try:
