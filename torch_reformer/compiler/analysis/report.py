@@ -6,7 +6,6 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 import torch
-from torch._ops import OpOverload
 from torch.fx import Node
 
 from ..fusion.greedy import Fusion
@@ -16,6 +15,7 @@ from ..fusion.schedule import schedule
 from ..fusion.traffic import bytes_of, traffic
 from ..ir.device_model import OTHERS, flops, multiplied_type, predicted_us
 from ..ir.fx_utils import bytes_of as node_bytes
+from ..ir.fx_utils import is_operator
 from ..ir.graph import Call, Graph, Map, Operation, View
 from .kernel_kinds import kind_of
 
@@ -174,7 +174,7 @@ def report_of_calls(nodes: Iterable[Node], gpu: str | None = None) -> Report:
     def line(node: Node) -> Line:
         read, written = sum(map(node_bytes, node.all_input_nodes)), node_bytes(node)
         us = gpu and predicted_us(gpu, OTHERS, read + written, 0)
-        name = node.target.name() if isinstance(node.target, OpOverload) else str(node.target)
+        name = node.target.name() if is_operator(node) else str(node.target)
         return Line(name, OTHERS, (), read, written, 0, us)
 
     lines = tuple(map(line, nodes))

@@ -99,7 +99,7 @@ class _Lowering:
     def _input(self, value):
         """Add a tensor as an input of the graph, and return its view; numbers are constants."""
         if isinstance(value, Tensor):
-            if reason := why_unknown(value):
+            if reason := why_unknown([value]):
                 raise Unsupported(f"a tensor is {reason}")
             input = self.graph.give(*typed(value))
             return View(input, input.layout)

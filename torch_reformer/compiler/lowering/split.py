@@ -16,7 +16,8 @@ import torch
 from torch.fx import Graph, GraphModule, Node
 
 from ..ir.custom_ops import DONATED
-from .unplanned import is_complex, is_getitem, is_view, why_unknown, why_unplanned
+from ..ir.fx_utils import is_higher_order, is_operator, values_of
+from .unplanned import dequantises, is_complex, is_getitem, is_view, quantises, why_unknown, why_unplanned
 
 
 @dataclass
@@ -40,14 +41,25 @@ class Subgraph:
 def split(module: GraphModule) -> list[Subgraph]:
     """Subgraphs in the order in which they run; a single one if a plan can compute the whole graph."""
     nodes = [node for node in module.graph.nodes if node.op == "call_function"]
-    given = [node for node in module.graph.nodes if node.op in ("placeholder", "get_attr")]
-    unplanned = {node for node in nodes if not is_getitem(node) and why_unplanned(node)}
-    if not unplanned and not any(why_unknown(node.meta.get("val")) for node in given if node.op == "placeholder"):
-        inputs = module.graph.find_nodes(op="placeholder")
+    unplanned = {node for node in nodes if not is_getitem(node) and why_unplanned(node)} | _quantised(nodes)
+    inputs = module.graph.find_nodes(op="placeholder")
+    if not unplanned and not any(why_unknown(values_of(node)) for node in inputs):
         return [Subgraph(module, True, nodes, inputs, [])]
     # Plans only have calls of complex operators: PyTorch runs these beside others, rather than a plan in between.
     unplanned |= {node for node in nodes if not is_getitem(node) and is_complex(node)}
     return _Split(module, nodes, unplanned).run()
+
+
+def _quantised(nodes: list[Node]) -> set[Node]:
+    """Operators that give or take a quantised tensor."""
+    quantised: set[Node] = set()
+    operators: set[Node] = set()
+    for node in nodes:
+        if quantises(node) or not quantised.isdisjoint(node.all_input_nodes):
+            operators.add(node)
+            if not dequantises(node):
+                quantised.add(node)
+    return {node for node in operators if not is_getitem(node)}
 
 
 def _is_constant(node: Node) -> bool:
@@ -57,15 +69,12 @@ def _is_constant(node: Node) -> bool:
 
 def _is_ordered(node: Node) -> bool:
     """True for an operator that draws random numbers, or that may do so or write something."""
-    target = node.target
-    if isinstance(target, torch._ops.HigherOrderOperator):
-        return True
-    return torch.Tag.nondeterministic_seeded in getattr(target, "tags", ())
+    return is_higher_order(node) or torch.Tag.nondeterministic_seeded in getattr(node.target, "tags", ())
 
 
 def _written(node: Node) -> list[Node]:
     """Arguments that the operator changes in place."""
-    if not isinstance(node.target, torch._ops.OpOverload) or not node.target._schema.is_mutable:
+    if not is_operator(node) or not node.target._schema.is_mutable:
         return []
     arguments = node.target._schema.arguments
     named = [*zip(arguments, node.args, strict=False)]
@@ -78,7 +87,7 @@ def _aliased(node: Node) -> list[Node]:
     """Operands of which the result may be a view."""
     if is_getitem(node) or is_view(node):
         return [node.args[0]]
-    if isinstance(node.target, torch._ops.OpOverload) and any(each.alias_info for each in node.target._schema.returns):
+    if is_operator(node) and any(each.alias_info for each in node.target._schema.returns):
         return list(node.all_input_nodes)
     return []
 
@@ -177,7 +186,7 @@ class _Split:
         now = 0
         for node in self.nodes:
             lower = [levels[each] + self._distance(each, node) for each in self.after[node]]
-            levels[node] = min(latest[node], max(*lower, now - (now - latest[node]) % 2, earliest[node]))
+            levels[node] = min(latest[node], max(*lower, now + (latest[node] - now) % 2, earliest[node]))
             now = max(now, levels[node])
         return levels
 

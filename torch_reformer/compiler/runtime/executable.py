@@ -199,16 +199,20 @@ def planned(
         if aten.library is None:
             raise Unsupported(aten.missing)
         module = module if args is None else static(module, args)
-        subgraphs = attempted(lambda: split(module), module)
-        whole = len(subgraphs) == 1 and subgraphs[0].is_planned
-        executable = attempted(lambda: plan(module), module) if whole else None
+        result = attempted(lambda: _plan_or_split(plan, module), module)
     except Unsupported as why:
         warnings.warn(f"a graph runs without a plan, by PyTorch's operators: {why}", stacklevel=2)
         return Uncached(lambda values: _by_pytorch(module, values))
-    if executable is None:
-        return _partial(plan, module, subgraphs, report)
-    executable.report_to(report)
-    return executable
+    if isinstance(result, list):
+        return _partial(plan, module, result, report)
+    result.report_to(report)
+    return result
+
+
+def _plan_or_split(plan: MakePlan, module: GraphModule) -> Executable | list[Subgraph]:
+    subgraphs = split(module)
+    is_whole = [subgraph.module for subgraph in subgraphs] == [module]
+    return plan(module) if is_whole else subgraphs
 
 
 def _by_pytorch(module: GraphModule, args: list) -> list:

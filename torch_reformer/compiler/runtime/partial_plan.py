@@ -9,8 +9,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.fx import GraphModule, Node
-from torch.utils._pytree import tree_leaves
 
+from ..ir.fake_tensors import is_plain
+from ..ir.fx_utils import values_of
 from ..ir.stages import names_of
 from ..lowering.split import Subgraph
 from ..lowering.unplanned import why_unknown, why_unplanned
@@ -33,13 +34,13 @@ class PartialPlan(Uncached):
         self.runs = runs
         given = module.graph.find_nodes(op="placeholder")
         (output,) = module.graph.find_nodes(op="output")
-        made = [node for subgraph in subgraphs for node in subgraph.outputs]
-        places = {node: place for place, node in enumerate([*given, *made])}
-        self._made = len(made)
-        self._steps = [
-            (run, [places[node] for node in subgraph.inputs], [places[node] for node in subgraph.outputs])
-            for run, subgraph in zip(runs, subgraphs, strict=True)
-        ]
+        places = {node: place for place, node in enumerate(given)}
+        self._steps: list[tuple[Run, list[int], slice]] = []
+        for run, subgraph in zip(runs, subgraphs, strict=True):
+            inputs, first = [places[node] for node in subgraph.inputs], len(places)
+            places |= {node: first + i for i, node in enumerate(subgraph.outputs)}
+            self._steps.append((run, inputs, slice(first, len(places))))
+        self._made = len(places) - len(given)
         self._outputs = [_constant_or_place(module, node, places) for node in output.args[0]]
         kept = {place for _, place in self._outputs if place is not None}
         self._frees = _last_uses([inputs for _, inputs, _ in self._steps], kept)
@@ -51,8 +52,7 @@ class PartialPlan(Uncached):
             given = [values[place] for place in inputs]
             for place in frees:
                 values[place] = None
-            for place, result in zip(outputs, run(given), strict=True):
-                values[place] = result
+            values[outputs] = run(given)
         return [constant if place is None else values[place] for constant, place in self._outputs]
 
 
@@ -79,7 +79,8 @@ def warn_of_calls(subgraphs: list[Subgraph]) -> None:
     left_out = [node for node in calls if _gives_tensors(node) and node.target not in _CALL_GRAPHS]
     if len(left_out) * 2 <= len(operators):
         return
-    reason, node = next((reason, node) for node in calls if (reason := why_unplanned(node)))
+    reasons = ((reason, node) for node in calls if (reason := why_unplanned(node)))
+    reason, node = next(reasons, ("they have complex numbers", left_out[0]))
     warnings.warn(
         f"{len(left_out)} of {len(operators)} operators of a graph run without a plan, by PyTorch's kernels: {reason} "
         f"(in {names_of([node])})",
@@ -88,7 +89,7 @@ def warn_of_calls(subgraphs: list[Subgraph]) -> None:
 
 
 def _gives_tensors(node: Node) -> bool:
-    return any(isinstance(leaf, Tensor) for leaf in tree_leaves(node.meta.get("val")))
+    return any(isinstance(leaf, Tensor) for leaf in values_of(node))
 
 
 class _InnerGraph(nn.Module):
@@ -122,16 +123,16 @@ class ByPyTorch:
         self._layouts = [
             (place, tuple(value.shape), tuple(value.stride()))
             for place, node in enumerate(subgraph.outputs)
-            if isinstance(value := node.meta.get("val"), Tensor) and node in read and not why_unknown(value)
+            if isinstance(value := node.meta.get("val"), Tensor) and node in read and not why_unknown([value])
         ]
 
     def __call__(self, args: list) -> list:
         results = list(self._run(args))
         for place, sizes, strides in self._layouts:
             result = results[place]
-            if result.stride() != strides or result.shape != sizes:
-                if result.shape != sizes:
-                    raise RuntimeError(f"an operator gave a tensor of {tuple(result.shape)} instead of {sizes}")
+            if result.shape != sizes or not is_plain(result):
+                raise RuntimeError(f"an operator gave another tensor than its fake one of {sizes}: {result}")
+            if result.stride() != strides:
                 results[place] = torch.empty_strided(sizes, strides, dtype=result.dtype, device=result.device)
                 results[place].copy_(result)
         return results

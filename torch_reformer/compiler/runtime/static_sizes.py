@@ -123,13 +123,13 @@ class _Sizes(Interpreter):
         if not isinstance(number, _SYMBOLIC):
             return number
         expression = number.node.expr.xreplace(self.symbols)
-        if expression.free_symbols:
+        if getattr(expression, "free_symbols", ()):
             return _Unknown
         return {torch.SymInt: int, torch.SymFloat: float, torch.SymBool: bool}[type(number)](expression)
 
 
 def _merged(value, symbolic):
     """The value, with symbolic ones for unknown parts."""
-    if isinstance(value, (list, tuple)):
+    if isinstance(value, (list, tuple)) and symbolic is not None:
         return [_merged(*pair) for pair in zip(value, symbolic, strict=True)]
     return symbolic if value is _Unknown else value
