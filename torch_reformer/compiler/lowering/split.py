@@ -41,25 +41,32 @@ class Subgraph:
 def split(module: GraphModule) -> list[Subgraph]:
     """Subgraphs in the order in which they run; a single one if a plan can compute the whole graph."""
     nodes = [node for node in module.graph.nodes if node.op == "call_function"]
-    unplanned = {node for node in nodes if not is_getitem(node) and why_unplanned(node)} | _quantised(nodes)
     inputs = module.graph.find_nodes(op="placeholder")
-    if not unplanned and not any(why_unknown(values_of(node)) for node in inputs):
+    unplanned, unknown = _unplanned(module)
+    if not unplanned and unknown.isdisjoint(inputs):
         return [Subgraph(module, True, nodes, inputs, [])]
     # Plans only have calls of complex operators: PyTorch runs these beside others, rather than a plan in between.
     unplanned |= {node for node in nodes if not is_getitem(node) and is_complex(node)}
     return _Split(module, nodes, unplanned).run()
 
 
-def _quantised(nodes: list[Node]) -> set[Node]:
-    """Operators that give or take a quantised tensor."""
+def _unplanned(module: GraphModule) -> tuple[set[Node], set[Node]]:
+    """Calls that no plan computes, and nodes whose results no plan has."""
+    calls: set[Node] = set()
+    unknown: set[Node] = set()
     quantised: set[Node] = set()
-    operators: set[Node] = set()
-    for node in nodes:
-        if quantises(node) or not quantised.isdisjoint(node.all_input_nodes):
-            operators.add(node)
-            if not dequantises(node):
-                quantised.add(node)
-    return {node for node in operators if not is_getitem(node)}
+    for node in module.graph.nodes:
+        if node.op not in ("placeholder", "call_function"):
+            continue
+        takes_unknown = not unknown.isdisjoint(node.all_input_nodes)
+        if node.op == "call_function" and not is_getitem(node) and (takes_unknown or why_unplanned(node)):
+            calls.add(node)
+        if quantises(node) or not (quantised.isdisjoint(node.all_input_nodes) or dequantises(node)):
+            quantised.add(node)
+        may_be_unknown = node.op == "placeholder" or node in calls or takes_unknown
+        if node in quantised or (may_be_unknown and ("val" not in node.meta or why_unknown(values_of(node)))):
+            unknown.add(node)
+    return calls, unknown
 
 
 def _is_constant(node: Node) -> bool:

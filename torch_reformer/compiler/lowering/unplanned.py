@@ -18,19 +18,16 @@ _QUANTISE = ("aten::quantize_per_", "aten::_empty_affine_", "aten::_empty_per_ch
 
 
 def why_unplanned(node: Node) -> str | None:
-    """Why no plan computes the result of a call; None if a plan can."""
+    """Why no plan computes the result of a call whose operands a plan has; None if one can."""
     target, value = node.target, node.meta.get("val")
     if isinstance(value, (int, float, bool)):
         return None  # arithmetic of sizes
+    if "val" not in node.meta:
+        return f"nothing is known of what {target} gives"
     if not is_operator(node):
         return f"{target} is no operator"
     if quantises(node):
         return f"{target.name()} gives a quantised tensor"
-    for operand in node.all_input_nodes:
-        if operand.op != "get_attr" and "val" not in operand.meta:
-            return f"nothing is known of {operand.name}"
-        if reason := why_unknown(values_of(operand)):
-            return f"an operand of {target.name()} is {reason}"
     returned = target._schema.returns
     values = [] if not returned else list(value) if len(returned) != 1 else [value]
     if reason := why_unknown(values_of(node)):
