@@ -376,6 +376,16 @@ def test_two_processes(tmp_path, sharded):
             torch.testing.assert_close(one, other)
 
 
+@pytest.mark.slow
+def test_tensor_parallel_layers(tmp_path):
+    """Their graphs take process groups besides tensors."""
+    torch.multiprocessing.spawn(two_processes.train_tensor_parallel, (str(tmp_path),), nprocs=2)
+    for rank in range(2):
+        (expected, found), planned = torch.load(tmp_path / f"{rank}.pt")
+        assert planned == 2
+        torch.testing.assert_close(found, expected)
+
+
 def test_plans_by_sizes_hold_no_tensors():
     run, seen = compiled(lambda x: (x * 2).relu(), dynamic=True), []
     for rows in (3, 5, 7):

@@ -12,7 +12,7 @@ import subprocess
 import sys
 import traceback
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
@@ -23,7 +23,10 @@ from .analysis.record import RecordedGraph, Stopped, record, user_line
 from .analysis.report import Report, joined, report_of, report_of_calls
 from .ir.device_model import GPUS
 from .ir.fake_tensors import Unsupported, fake_tensors
-from .lowering.split import Subgraph, split
+from .lowering.split import Subgraph, is_whole, split
+
+if TYPE_CHECKING:
+    from .runtime.executable import Executable
 
 _TYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
 _LAST = {4: torch.channels_last, 5: torch.channels_last_3d}  # by a tensor's dimensions
@@ -105,38 +108,25 @@ def recorded_and_measured(
     channels_last: bool = False,
 ) -> list[RecordedGraph]:
     """Graphs of a function, with measured times: their plans run. For arguments and errors see :func:`recorded`."""
-    from .pipeline import gpu_of, plan, split
-    from .runtime.measure import measure
-    from .runtime.partial_plan import ByPyTorch, PartialPlan
+    from .pipeline import plan
+    from .runtime.partial_plan import PartialPlan
 
     def compiled(module: GraphModule, passes: list[Report | Unsupported]) -> Callable:
         try:
             subgraphs = split(module)
-            executables = [plan(subgraph.module) if subgraph.is_planned else None for subgraph in subgraphs]
+            parts = [
+                _MeasuredPlan(plan(part.module)) if part.is_planned else _MeasuredCalls(part) for part in subgraphs
+            ]
         except Unsupported as why:
             passes.append(why)
             return module.forward
-        subjects = [each and (each.graph, each.fusion, gpu_of(each.graph), each.planned) for each in executables]
-        reports = [
-            report_of(*subject) if subject else report_of_calls(subgraph.operators)
-            for subject, subgraph in zip(subjects, subgraphs, strict=True)
-        ]
         place = len(passes)
-        passes.append(joined(reports))
-
-        def measured_run(part: int) -> Callable[[list], Sequence]:
-            def run(args: list) -> Sequence:
-                times, results = measure(executables[part], args)
-                reports[part] = report_of(*subjects[part], times)
-                return results
-
-            return run if subjects[part] else ByPyTorch(subgraphs[part], subgraphs)
-
-        whole = PartialPlan(module, subgraphs, list(map(measured_run, range(len(subgraphs)))))
+        whole = parts[0] if is_whole(module, subgraphs) else PartialPlan(module, subgraphs, parts)
+        passes.append(joined(part.report for part in parts))
 
         def run(*args):
             results = whole(list(args))
-            passes[place] = joined(reports)
+            passes[place] = joined(part.report for part in parts)
             return results
 
         return run
@@ -145,6 +135,39 @@ def recorded_and_measured(
         return _in_format(tensor.detach(), channels_last).requires_grad_(tensor.requires_grad)
 
     return record(function, inputs, keywords or {}, autocast, _backend(compiled), replace)
+
+
+class _MeasuredPlan:
+    """Runs an executable, and has its report."""
+
+    def __init__(self, executable: Executable):
+        from .pipeline import gpu_of
+
+        self._executable = executable
+        self._subject = executable.graph, executable.fusion, gpu_of(executable.graph), executable.planned
+        self.report = report_of(*self._subject)
+
+    def __call__(self, args: list) -> list:
+        from .runtime.measure import measure
+
+        times, results = measure(self._executable, args)
+        self.report = report_of(*self._subject, times)
+        return results
+
+
+class _MeasuredCalls:
+    """Runs a subgraph by PyTorch's operators, and has its report."""
+
+    def __init__(self, subgraph: Subgraph):
+        self._subgraph = subgraph
+        self.report = report_of_calls(subgraph.operators)
+
+    def __call__(self, args: list) -> list:
+        from .runtime.measure import measure_calls
+
+        times, results = measure_calls(self._subgraph.module, args)
+        self.report = report_of_calls(self._subgraph.operators, measured=times)
+        return results
 
 
 def _in_format(tensor: Tensor, channels_last: bool) -> Tensor:

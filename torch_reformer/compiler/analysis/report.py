@@ -15,7 +15,7 @@ from ..fusion.schedule import schedule
 from ..fusion.traffic import bytes_of, traffic
 from ..ir.device_model import OTHERS, flops, multiplied_type, predicted_us
 from ..ir.fx_utils import bytes_of as node_bytes
-from ..ir.fx_utils import is_operator
+from ..ir.fx_utils import is_higher_order, is_operator
 from ..ir.graph import Call, Graph, Map, Operation, View
 from .kernel_kinds import kind_of
 
@@ -168,16 +168,23 @@ def report_of(
     return Report(tuple(lines), tuple(unfused), planned)
 
 
-def report_of_calls(nodes: Iterable[Node], gpu: str | None = None) -> Report:
-    """Report of operators that PyTorch runs outside of plans. Tensors whose sizes depend on values count no bytes."""
+def report_of_calls(
+    nodes: Iterable[Node], gpu: str | None = None, measured: Mapping[str, float] | None = None
+) -> Report:
+    """Report of operators that PyTorch runs outside of plans. Tensors whose sizes depend on values count no bytes.
+
+    Args:
+        gpu: as for report_of.
+        measured: microseconds of nodes, by their names.
+    """
 
     def line(node: Node) -> Line:
         read, written = sum(map(node_bytes, node.all_input_nodes)), node_bytes(node)
         us = gpu and predicted_us(gpu, OTHERS, read + written, 0)
-        name = node.target.name() if is_operator(node) else str(node.target)
-        return Line(name, OTHERS, (), read, written, 0, us)
+        name = node.target.name() if is_operator(node) else node.target.__name__
+        return Line(name, OTHERS, (), read, written, 0, us, (measured or {}).get(node.name))
 
-    lines = tuple(map(line, nodes))
+    lines = tuple(line(node) for node in nodes if is_operator(node) or is_higher_order(node))
     return Report(lines, lines)
 
 

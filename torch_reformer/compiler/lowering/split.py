@@ -39,7 +39,7 @@ class Subgraph:
 
 
 def split(module: GraphModule) -> list[Subgraph]:
-    """Subgraphs in the order in which they run; a single one if a plan can compute the whole graph."""
+    """Subgraphs in the order in which they run; only the module itself if a plan can compute the whole graph."""
     nodes = [node for node in module.graph.nodes if node.op == "call_function"]
     inputs = module.graph.find_nodes(op="placeholder")
     unplanned, unknown = _unplanned(module)
@@ -48,6 +48,11 @@ def split(module: GraphModule) -> list[Subgraph]:
     # Plans only have calls of complex operators: PyTorch runs these beside others, rather than a plan in between.
     unplanned |= {node for node in nodes if not is_getitem(node) and is_complex(node)}
     return _Split(module, nodes, unplanned).run()
+
+
+def is_whole(module: GraphModule, subgraphs: list[Subgraph]) -> bool:
+    """True if one plan can compute the whole graph."""
+    return [subgraph.module for subgraph in subgraphs] == [module]
 
 
 def _unplanned(module: GraphModule) -> tuple[set[Node], set[Node]]:

@@ -26,7 +26,7 @@ from ..ir.fake_tensors import Unsupported, real_tensors
 from ..ir.graph import Call, Graph, View
 from ..ir.stages import attempted, has_left_out
 from ..lowering.from_fx import SCALE
-from ..lowering.split import Subgraph, split
+from ..lowering.split import Subgraph, is_whole, split
 from .compiled import Compiled, Uncached, reporting
 from .partial_plan import ByPyTorch, PartialPlan, plan_inner_graphs, warn_of_calls
 from .precompile import precompile
@@ -211,8 +211,7 @@ def planned(
 
 def _plan_or_split(plan: MakePlan, module: GraphModule) -> Executable | list[Subgraph]:
     subgraphs = split(module)
-    is_whole = [subgraph.module for subgraph in subgraphs] == [module]
-    return plan(module) if is_whole else subgraphs
+    return plan(module) if is_whole(module, subgraphs) else subgraphs
 
 
 def _by_pytorch(module: GraphModule, args: list) -> list:
