@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import warnings
 import weakref
 from collections.abc import Callable
@@ -11,16 +10,16 @@ import pytest
 import torch
 import torch.nn.functional as F
 from marks import needs_aten
+from partial_cases import CASES, COLUMNS, ROWS, Model, N, complex_rows, flex, rotary
 from torch import Tensor, nn
 from torch.fx.experimental.proxy_tensor import make_fx
-from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selective_checkpoint_contexts
+from torch.utils.checkpoint import checkpoint
 
 from torch_reformer.compiler.backend import reformer
 from torch_reformer.compiler.lowering.split import Subgraph, split
 from torch_reformer.compiler.runtime import executable
 
 pytestmark = needs_aten
-N, ROWS, COLUMNS = 4, 8, 32
 
 
 @pytest.fixture(autouse=True)
@@ -29,140 +28,6 @@ def fresh():
     torch.manual_seed(0)
     with torch._dynamo.config.patch(capture_dynamic_output_shape_ops=True, capture_scalar_outputs=True):
         yield
-
-
-class Model(nn.Module):
-    """A layer, what is tested, and a layer and a loss."""
-
-    def __init__(self, middle: Callable):
-        super().__init__()
-        self.middle = middle
-        self.first, self.last = nn.Linear(COLUMNS, COLUMNS), nn.Linear(COLUMNS, COLUMNS)
-        self.norm, self.inner = nn.LayerNorm(COLUMNS), nn.Linear(COLUMNS, COLUMNS)
-        angles = torch.rand(ROWS, 16, dtype=torch.float64)
-        self.register_buffer("turns", torch.polar(torch.ones_like(angles), angles))
-        self.register_buffer("packed", torch.randint(-(2**31), 2**31 - 1, (COLUMNS, COLUMNS // 8), dtype=torch.int32))
-
-    def forward(self, x: Tensor) -> Tensor:
-        h = self.norm(F.gelu(self.first(x)))
-        return F.silu(self.last(self.middle(self, h) + x)).square().mean()
-
-    def block(self, x: Tensor) -> Tensor:
-        return self.last(self.middle(self, F.gelu(self.first(x))))
-
-
-def rotary(model: Model, h: Tensor) -> Tensor:
-    pairs = torch.view_as_complex(h.reshape(N, ROWS, 16, 2))
-    return torch.view_as_real(pairs * model.turns).flatten(2)
-
-
-def complex_rows(model: Model, h: Tensor) -> Tensor:
-    return torch.view_as_real(torch.view_as_complex(h.view(-1, 2)).square()).view(h.shape)
-
-
-def conjugate(model: Model, h: Tensor) -> Tensor:
-    spectrum = torch.fft.fft(h, dim=1)
-    return (spectrum * spectrum.conj()).real
-
-
-def bits(model: Model, h: Tensor) -> Tensor:
-    return h * (h.detach().view(torch.int64) & 0x7FFFFFFFFFFFFFFF).view(h.dtype)
-
-
-def quantised(model: Model, h: Tensor) -> Tensor:
-    return h + torch.quantize_per_tensor(h.detach().float(), 0.25, 3, torch.qint8).dequantize()
-
-
-def packed_weight(model: Model, h: Tensor) -> Tensor:
-    """As GPTQ packs weights: eight of 4 bits in an int32."""
-    halves = model.packed.view(torch.uint8)
-    weight = torch.stack([halves & 15, halves >> 4], -1).reshape(COLUMNS, COLUMNS)
-    return h @ ((weight.to(h.dtype) - 8) * 0.1)
-
-
-def definite(h: Tensor) -> Tensor:
-    return h.mT @ h + torch.eye(COLUMNS, dtype=h.dtype) * 32
-
-
-def branches(model: Model, h: Tensor) -> Tensor:
-    return torch.cond(h[0, 0, 0] > 0, lambda h: F.gelu(model.inner(h)).exp(), lambda h: h.cos().exp(), (h,))
-
-
-def loop(model: Model, h: Tensor) -> Tensor:
-    from torch._higher_order_ops.while_loop import while_loop
-
-    start = torch.tensor(0), h.detach()
-    return h + while_loop(lambda i, h: i < 3, lambda i, h: (i + 1, (h.sin() * 1.5).exp() - 1), start)[1]
-
-
-def flex(model: Model, h: Tensor) -> Tensor:
-    """Its gradient is for GPUs only."""
-    from torch.nn.attention.flex_attention import flex_attention
-
-    heads = h.detach().view(N, ROWS, 2, 16).transpose(1, 2)
-    scores = flex_attention(heads, heads, heads, score_mod=lambda score, b, head, q, k: score + (q - k) * 0.1)
-    return h + scores.transpose(1, 2).reshape(h.shape)
-
-
-@torch.compiler.nested_compile_region
-def region(x: Tensor) -> Tensor:
-    return F.gelu(x).exp() * 0.1
-
-
-def kept_rows(model: Model, h: Tensor) -> Tensor:
-    rows = h.reshape(-1, COLUMNS)
-    kept = (rows[:, 0] > 0).nonzero().squeeze(1)
-    return rows.index_add(0, kept, F.silu(rows[kept])).view_as(h)
-
-
-def experts(model: Model, h: Tensor) -> Tensor:
-    rows = h.reshape(-1, COLUMNS)
-    weights, chosen = rows[:, :4].softmax(-1).topk(2)
-    result = torch.zeros_like(rows)
-    for expert in range(2):
-        row, place = torch.where(chosen == expert)
-        result = result.index_add(0, row, model.inner(rows[row]) * weights[row, place, None])
-    return result.view_as(h)
-
-
-def selective(model: Model, h: Tensor) -> Tensor:
-    def policy(_, operator, *args, **kwargs):
-        is_product = operator == torch.ops.aten.mm.default
-        return CheckpointPolicy.MUST_SAVE if is_product else CheckpointPolicy.PREFER_RECOMPUTE
-
-    def block(h):
-        return F.gelu(model.inner(h)).exp() * (torch.rand_like(h) > 0.1)
-
-    contexts = functools.partial(create_selective_checkpoint_contexts, policy)
-    return checkpoint(block, h, use_reentrant=False, context_fn=contexts)
-
-
-CASES: dict[str, tuple[Callable, str]] = {  # the function, and a line of the report
-    "rotary": (rotary, "aten::view_as_complex"),
-    "Fourier": (lambda _, h: torch.fft.irfft(torch.fft.rfft(h, dim=1) * 2, dim=1, n=ROWS), "aten::_fft_r2c"),
-    "Fourier, two dimensions": (lambda _, h: torch.fft.fft2(h).real, "aten::_fft_c2c"),
-    "conjugate": (conjugate, "aten::_conj"),
-    "view of bits": (bits, "aten::view.dtype"),
-    "packed weight": (packed_weight, "aten::view.dtype"),
-    "quantised": (quantised, "aten::quantize_per_tensor"),
-    "inverse": (lambda _, h: h @ torch.linalg.inv(definite(h)), "with_effects"),
-    "solve": (lambda _, h: torch.linalg.solve(definite(h), h.mT).mT, "with_effects"),
-    "Cholesky": (lambda _, h: h @ torch.linalg.cholesky(definite(h)), "with_effects"),
-    "random in a checkpoint": (
-        lambda _, h: checkpoint(lambda h: h.sin() * (torch.rand_like(h) > 0.1), h, use_reentrant=False),
-        "run_and_save_rng_state",
-    ),
-    "selective checkpoint": (selective, "run_and_save_rng_state"),
-    "branches": (branches, "cond"),
-    "loop": (loop, "while_loop"),
-    "flex attention": (flex, "flex_attention"),
-    "regions": (lambda _, h: region(region(h)), "invoke_subgraph"),
-    "rows that are kept": (kept_rows, "aten::nonzero"),
-    "elements that are kept": (lambda _, h: h + torch.masked_select(h, h > 0).exp().mean(), "aten::masked_select"),
-    "a number": (lambda _, h: h * h.detach().abs().sum().item(), ""),
-    "distinct elements": (lambda _, h: h + torch.unique(h.detach().round()).sum(), "aten::_unique2"),
-    "experts": (experts, "aten::nonzero"),
-}
 
 
 def outcome(run: Callable, model: nn.Module, x: Tensor, seed: int) -> list[Tensor]:
@@ -201,10 +66,17 @@ def kinds(reports: list) -> list[str]:
 @pytest.mark.parametrize("name", CASES)
 def test_plans_of_the_rest(name):
     middle, line = CASES[name]
-    reports = check(Model(middle).double(), torch.randn(N, ROWS, COLUMNS, dtype=torch.float64))
+    reports = check(Model(middle), torch.randn(N, ROWS, COLUMNS, dtype=torch.float64))
     assert any(kind.startswith(line) for kind in kinds(reports))
     forward, backward, *_ = (kinds([report]) for report in reports[-2:])
     assert "stitch" in forward and "stitch" in backward
+
+
+def test_gradients_of_flex_attention(monkeypatch):
+    """PyTorch has them for CPUs, too, but does not say so."""
+    monkeypatch.setattr(torch.nn.attention.flex_attention, "_validate_device", lambda *_: None)
+    reports = check(Model(lambda model, h: flex(model, h, h)), torch.randn(N, ROWS, COLUMNS, dtype=torch.float64))
+    assert "flex_attention_backward" in kinds(reports)
 
 
 def test_sparse_gradients():
@@ -226,7 +98,7 @@ class Layers(nn.Module):
 
     def __init__(self):
         super().__init__()
-        self.models = nn.ModuleList([Model(rotary).double() for _ in range(2)])
+        self.models = nn.ModuleList([Model(rotary) for _ in range(2)])
 
     def forward(self, x):
         for model in self.models:
@@ -248,7 +120,7 @@ def test_few_subgraphs(monkeypatch):
 @pytest.mark.parametrize("dynamic", [False, True])
 @pytest.mark.parametrize("name", ["conjugate", "rows that are kept", "random in a checkpoint", "branches"])
 def test_sizes_that_change(name, dynamic):
-    model = Model(CASES[name][0]).double()
+    model = Model(CASES[name][0])
     run = torch.compile(model, backend=reformer, dynamic=dynamic)
     for count in (3, 5, 4):
         x = torch.randn(count, ROWS, COLUMNS, dtype=torch.float64)
@@ -257,7 +129,7 @@ def test_sizes_that_change(name, dynamic):
 
 
 def test_a_graph_that_runs_backward_twice():
-    model = Model(rotary).double()
+    model = Model(rotary)
     x = torch.randn(N, ROWS, COLUMNS, dtype=torch.float64)
     loss = torch.compile(model, backend=reformer)(x)
     parameters = [*model.first.parameters(), *model.last.parameters()]
@@ -298,7 +170,7 @@ def saved_bytes(run: Callable, x: Tensor) -> int:
 class Checkpointed(nn.Module):
     def __init__(self, middle: Callable):
         super().__init__()
-        self.models = nn.ModuleList([Model(middle) for _ in range(4)])
+        self.models = nn.ModuleList([Model(middle, dtype=torch.float32) for _ in range(4)])
 
     def forward(self, x):
         for model in self.models:

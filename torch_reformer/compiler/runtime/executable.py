@@ -198,20 +198,23 @@ def planned(
     try:
         if aten.library is None:
             raise Unsupported(aten.missing)
-        module = module if args is None else static(module, args)
-        result = attempted(lambda: _plan_or_split(plan, module), module)
+        result = attempted(lambda: _plan_or_split(plan, module, args), module)
     except Unsupported as why:
         warnings.warn(f"a graph runs without a plan, by PyTorch's operators: {why}", stacklevel=2)
         return Uncached(lambda values: _by_pytorch(module, values))
-    if isinstance(result, list):
-        return _partial(plan, module, result, report)
+    if isinstance(result, tuple):
+        return _partial(plan, *result, report)
     result.report_to(report)
     return result
 
 
-def _plan_or_split(plan: MakePlan, module: GraphModule) -> Executable | list[Subgraph]:
+def _plan_or_split(
+    plan: MakePlan, module: GraphModule, args: Sequence[Any] | None
+) -> Executable | tuple[GraphModule, list[Subgraph]]:
+    """The graph's executable, or the graph of known sizes and its subgraphs."""
+    module = module if args is None else static(module, args)
     subgraphs = split(module)
-    return plan(module) if is_whole(module, subgraphs) else subgraphs
+    return plan(module) if is_whole(module, subgraphs) else (module, subgraphs)
 
 
 def _by_pytorch(module: GraphModule, args: list) -> list:
