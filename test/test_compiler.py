@@ -342,6 +342,10 @@ def test_what_no_plan_computes(monkeypatch):
     torch.testing.assert_close(x.grad, x.exp().detach())
 
 
+def test_large_identities():
+    same(lambda x: x + torch.eye(300), torch.randn(300, 300))
+
+
 def test_types_of_no_kernel():
     same(lambda x: x.cumsum(0) // 2 + 1, torch.arange(5))
     z = torch.randn(3, dtype=torch.complex64)

@@ -137,6 +137,22 @@ def test_a_graph_that_runs_backward_twice():
     torch.testing.assert_close(torch.autograd.grad(loss, parameters), first, rtol=0, atol=0)
 
 
+def test_a_loss_whose_gradient_the_forward_computes():
+    """The backward scales it in place, and runs twice."""
+    model, targets = Model(rotary, columns=320), torch.arange(N * ROWS)
+
+    def loss(x):
+        return F.cross_entropy(model.last(rotary(model, model.first(x))).flatten(0, 1), targets)
+
+    x = torch.randn(N, ROWS, 320, dtype=torch.float64)
+    found = []
+    for run in (torch.compile(loss, backend=reformer), loss):
+        result = run(x) * 3
+        parameters = [*model.first.parameters(), *model.last.parameters()]
+        found.append([torch.autograd.grad(result, parameters, retain_graph=True) for _ in range(2)])
+    torch.testing.assert_close(*found)
+
+
 def test_dropout_in_a_checkpoint():
     """The backward has the forward's mask, beside operators that no plan computes."""
 
