@@ -16,7 +16,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from torch.utils.checkpoint import checkpoint
 
 from torch_reformer.compiler.backend import reformer
-from torch_reformer.compiler.lowering.split import Subgraph, split
+from torch_reformer.compiler.lowering.split import Subgraph, is_whole, split
 from torch_reformer.compiler.runtime import executable
 
 pytestmark = needs_aten
@@ -213,6 +213,17 @@ def complex_chain(x: Tensor) -> Tensor:
 
 def names(subgraph: Subgraph) -> list[str]:
     return [node.target.overloadpacket.__name__ for node in subgraph.operators]
+
+
+def test_operators_that_give_nothing():
+    """They leave a graph whole."""
+
+    def function(x):
+        torch._assert_async((x > 0).all(), "too small")
+        return (x * 2,)
+
+    module = traced(function, torch.ones(3))
+    assert is_whole(module, split(module))
 
 
 def test_recomputation_stays_late():

@@ -22,10 +22,10 @@ def why_unplanned(node: Node) -> str | None:
     target, value = node.target, node.meta.get("val")
     if isinstance(value, (int, float, bool)):
         return None  # arithmetic of sizes
-    if "val" not in node.meta:
-        return f"nothing is known of what {target} gives"
     if not is_operator(node):
         return f"{target} is no operator"
+    if "val" not in node.meta and target._schema.returns:
+        return f"nothing is known of what {target} gives"
     if quantises(node):
         return f"{target.name()} gives a quantised tensor"
     returned = target._schema.returns
