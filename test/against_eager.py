@@ -78,7 +78,7 @@ def differences(function: Callable, args: tuple, compile: Callable = without_dyn
             got = outcome(compile(function, plans.append), args)
         except Exception as error:
             return [f"{type(error).__name__}: {error}"]
-    sentences = [str(warning.message) for warning in caught if "without a plan" in str(warning.message)]
+    sentences = [str(warning.message) for warning in caught if "a graph runs without a plan" in str(warning.message)]
     if not plans and not sentences:
         sentences.append("nothing is planned")
     exact = functools.cache(lambda: outcome(function, in_double(args)))

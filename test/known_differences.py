@@ -40,23 +40,6 @@ KNOWN = [
     _known("the same; eager has no bf16 of it", "nothing is planned", "nn.CTCLoss", "fp32"),
     _known("Dynamo leaves recurrent networks to PyTorch", "nothing is planned", "nn.GRU nn.LSTM nn.RNN"),
     _known(
-        "a plan has no views of memory in another data type, as those of real and imaginary parts",
-        "looks at memory in another data type",
-        "cdouble cfloat chalf complex fft.fft fft.fft2 fft.fftn fft.ifft2 fft.ifftn fft.ihfft2 fft.ihfftn fft.irfft "
-        "fft.irfft2 fft.irfftn fft.rfft fft.rfft2 fft.rfftn stft view_as_complex",
-    ),
-    _known(
-        "a plan has no lazy conjugates",
-        "lazy conjugate",
-        "fft.hfft fft.hfft2 fft.hfftn fft.ifft fft.ihfft fft.ihfft2 fft.ihfftn linalg.eig linalg.eigvals polar",
-    ),
-    _known(
-        "PyTorch orders its checks for errors by effect tokens, which a plan has not",
-        "with_effects",
-        "linalg.cholesky linalg.eigvals linalg.inv linalg.ldl_factor linalg.lu_factor linalg.matrix_power "
-        "linalg.solve linalg.tensorinv linalg.tensorsolve",
-    ),
-    _known(
         "dropout computes its random numbers from a key instead of drawing each",
         "differs by",
         "nn.functional.dropout2d nn.functional.dropout3d nn.functional.feature_alpha_dropout.with_train "

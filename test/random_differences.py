@@ -38,7 +38,7 @@ def differences(graph: Graph, compile: Callable = without_dynamo) -> list[str] |
     sentences = [
         str(warning.message)
         for warning in caught
-        if "torch_reformer" in str(warning.message) or "without a plan" in str(warning.message)
+        if "torch_reformer" in str(warning.message) or "a graph runs without a plan" in str(warning.message)
     ]
     others: list[dict] = []
     # Eager multiplies infinity and NaN by weights of 0, too. On CPUs, its gradient of an instance norm has NaN in planes

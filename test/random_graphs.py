@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from random_operators import OPERATORS, overlaps
+from random_operators import OPERATORS, conjugate, negated, overlaps
 from torch import Tensor
 
 Choose = Callable[[Sequence[Any]], Any]
@@ -61,7 +61,8 @@ def _name(line: str) -> str:
 
 
 def _namespace(cast: Callable = Tensor.to) -> dict[str, Any]:
-    return {"torch": torch, "F": F, "math": math, "argument": argument, "cast": cast}
+    names = {"torch": torch, "F": F, "math": math, "argument": argument, "cast": cast}
+    return names | {"negated": negated, "conjugate": conjugate}
 
 
 def argument(sizes: Sequence[int], dtype: torch.dtype, values: str, layout: str, has_gradient: bool) -> Tensor:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import torch
 from random_pointwise import activation, binary, cast, masked_fill, unary, where, with_number
+from torch import Tensor
 
 if TYPE_CHECKING:
     from random_graphs import Drawing
@@ -381,6 +382,22 @@ def view_of_change(d: Drawing, x: str) -> str:
     return f"{x}.clone()" + d.choose((".transpose(0, -1)", "[:1]", ".flatten()", ".t()"))
 
 
+def negated(x: Tensor) -> Tensor:
+    """The negative numbers, by their bits."""
+    integer = {2: torch.int16, 4: torch.int32, 8: torch.int64}[x.element_size()]
+    return (x.view(integer) ^ torch.iinfo(integer).min).view(x.dtype)
+
+
+def conjugate(x: Tensor) -> Tensor:
+    """Imaginary parts of conjugate numbers."""
+    return torch.view_as_real(torch.complex(x, x).conj().resolve_conj())[..., 1]
+
+
+def without_a_plan(d: Drawing, x: str) -> str | None:
+    """Operators that PyTorch runs between plans."""
+    return f"{d.choose(('negated', 'conjugate'))}({x})" if is_float(d.tensors[x]) else None
+
+
 MOVES = (pad, pad, pad, roll, flip, slices, slices, cat, cat, stack, chunk, permute, permute, reshape, reshape)
 MOVES += (expand, expand, unsqueeze, diagonal, shuffle, unfold, indexed, indexed, indexed, made, copied)
 COMPUTING = (unary, unary, activation, binary, binary, binary, with_number, where, masked_fill, cast, cast)
@@ -392,5 +409,6 @@ SMOOTH = (unary, activation, binary, with_number, where, cast)
 OPERATORS: tuple[tuple[Callable[[Drawing, str], str | None], ...], ...] = (
     (*MOVES, *COMPUTING, *CHANGES),
     (pad, roll, flip, slices, cat, permute, reshape, expand, indexed, upsample, pool, pool, copied, *SMOOTH),
+    (without_a_plan, without_a_plan, in_place, assigned, permute, reshape, slices, reduction, *SMOOTH),
     (reduction, reduction, of_rows, of_rows, of_channels, permute, reshape, slices, cat, expand, pad, *SMOOTH),
 )

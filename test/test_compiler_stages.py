@@ -195,12 +195,12 @@ def test_errors_of_the_function_that_gets_reports():
 
 
 def test_what_has_no_plan_is_named():
-    """The warning says which operator has no plan, in which line of the user's code, and what to do."""
+    """The warning says which operator has no plan, and in which line of the user's code."""
 
     def function(x):
         return torch.view_as_complex(x * 2).conj().sum().real
 
-    with pytest.warns(UserWarning, match=r"without a plan.*view_as_complex.*torch\.view_as_complex\(x \* 2\).*disable"):
+    with pytest.warns(UserWarning, match=r"without a plan.*view_as_complex.*torch\.view_as_complex\(x \* 2\)"):
         torch.compile(function, backend="reformer")(torch.randn(4, 2))
 
 

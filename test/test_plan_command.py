@@ -109,6 +109,19 @@ def frozen():
 def function():
     return (lambda x, y: (x * y).sum()), (torch.randn(3, requires_grad=True), torch.randn(3))
 
+class Rotary(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(8, 8)
+        self.register_buffer("turns", torch.polar(torch.ones(6, 4), torch.rand(6, 4)))
+
+    def forward(self, x):
+        pairs = torch.view_as_complex(F.gelu(self.layer(x)).unflatten(-1, (4, 2)))
+        return torch.view_as_real(pairs * self.turns).flatten(-2).exp().tanh().square()
+
+def rotary():
+    return Rotary(), torch.randn(3, 6, 8)
+
 def only_a_model():
     return nn.Linear(3, 3)
 
@@ -156,7 +169,7 @@ COMMANDS = {
     "images": ["--autocast", "bf16", "--channels-last", "--device", "sm_80"],
     "volumes": ["--autocast", "bf16", "--channels-last"],
     **dict.fromkeys(("product", "attention", "broken", "by_values", "by_name", "nested", "frozen", "function"), []),
-    **dict.fromkeys(("wrong_sizes", "too_few", "on_the_cpu", "nothing_computed"), []),
+    **dict.fromkeys(("rotary", "wrong_sizes", "too_few", "on_the_cpu", "nothing_computed"), []),
 }
 # Runs them all in one process that has the GPU.
 COMMANDS_IN_TURN = """
@@ -244,6 +257,16 @@ def test_attention_is_the_gpus(printed):
     ]
     products = 2 * 8 * 16 * 1024 * 1024 * 64
     assert all(us > 2 * products / 67e6 * 0.7 for us, _ in calls)
+
+
+@needs_no_gpu
+def test_operators_without_a_plan(printed):
+    """They are lines of the plan, with expected times."""
+    text, status = printed["rotary"]
+    assert status == 0 and "no plan" not in text
+    kinds = [what.split(":")[0] for _, what in lines_of(text)]
+    assert "aten" in kinds and "stitch" in kinds
+    assert "aten::view_as_complex" in text and " us; one by one" in text
 
 
 @needs_no_gpu
@@ -347,7 +370,7 @@ def test_modules_that_fail(folder, refused):
     assert re.search(r"faulty.py:3: 'faulty' can't be imported: ZeroDivisionError", refused("faulty:make"))
 
 
-@pytest.mark.parametrize("name", ["images", "volumes", "by_name", "broken", "by_values"])
+@pytest.mark.parametrize("name", ["images", "volumes", "by_name", "broken", "by_values", "rotary"])
 def test_measured(name, folder, monkeypatch, capsys):
     """Where the model is; branches go by values there."""
     monkeypatch.chdir(folder)
@@ -355,6 +378,7 @@ def test_measured(name, folder, monkeypatch, capsys):
     assert main(["plan", f"new_models:{name}", "--measure", "--channels-last"]) == 0
     text = capsys.readouterr().out
     assert "measured" in text and "backward" in text
+    assert ("aten::view_as_complex" in text) == (name == "rotary")
 
 
 def test_graphs_without_a_plan(folder, monkeypatch, capsys):

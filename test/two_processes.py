@@ -3,8 +3,10 @@
 import gc
 
 import torch
+from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor
+from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 from torch.nn.parallel import DistributedDataParallel
 from training_models import MODELS, vgg
 
@@ -54,6 +56,26 @@ def _distributed(model, sharded: bool):
         if any(True for _ in module.parameters()):
             fully_shard(module)
     return fully_shard(model)
+
+
+def train_tensor_parallel(rank: int, folder: str):
+    """Save losses and gradients of two layers whose weights are split, compiled and not, and how many graphs have a
+    plan."""
+    torch.set_num_threads(1)
+    torch.distributed.init_process_group("gloo", f"file://{folder}/store", rank=rank, world_size=2)
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(torch.nn.Linear(8, 16), torch.nn.GELU(), torch.nn.Linear(16, 8)).double()
+    plan = {"0": ColwiseParallel(), "2": RowwiseParallel()}
+    parallelize_module(model, init_device_mesh("cpu", (2,)), plan)
+    x, reports, results = torch.randn(4, 8, dtype=torch.float64), [], []
+    for run in (model, torch.compile(model, backend=reformer, options={"report": reports.append})):
+        model.zero_grad()
+        loss = (run(x) + x).square().mean()
+        loss.backward()
+        results.append([loss.detach(), *(parameter.grad.to_local() for parameter in model.parameters())])
+    torch.save((results, len(reports)), f"{folder}/{rank}.pt")
+    torch.distributed.barrier()
+    torch.distributed.destroy_process_group()
 
 
 def train_compiled(rank: int, folder: str, sharded: bool):

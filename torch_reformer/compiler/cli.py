@@ -12,7 +12,7 @@ import subprocess
 import sys
 import traceback
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
@@ -21,9 +21,13 @@ from torch.fx import GraphModule
 from .analysis import fake_gpu
 from .analysis.breaks import user_line
 from .analysis.record import RecordedGraph, Stopped, record
-from .analysis.report import Report, report_of
+from .analysis.report import Report, joined, report_of, report_of_calls
 from .ir.device_model import GPUS
 from .ir.fake_tensors import Unsupported, fake_tensors
+from .lowering.split import Subgraph, is_whole, split
+
+if TYPE_CHECKING:
+    from .runtime.executable import Executable
 
 _TYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
 _LAST = {4: torch.channels_last, 5: torch.channels_last_3d}  # by a tensor's dimensions
@@ -72,10 +76,15 @@ def recorded(
     """
     from .pipeline import plan
 
+    def reported(subgraph: Subgraph) -> Report:
+        if not subgraph.is_planned:
+            return report_of_calls(subgraph.operators, gpu)
+        executable = plan(subgraph.module, gpu=gpu)
+        return report_of(executable.graph, executable.fusion, gpu, executable.planned)
+
     def compiled(module: GraphModule, passes: list[Report | Unsupported]) -> Callable:
         try:
-            executable = plan(module, gpu=gpu)
-            passes.append(report_of(executable.graph, executable.fusion, gpu, executable.planned))
+            passes.append(joined(map(reported, split(module))))
         except Unsupported as why:
             passes.append(why)
         module.recompile()  # the stages change graphs only
@@ -101,23 +110,26 @@ def recorded_and_measured(
     channels_last: bool = False,
 ) -> list[RecordedGraph]:
     """Graphs of a function, with measured times: their plans run. For arguments and errors see :func:`recorded`."""
-    from .pipeline import gpu_of, plan
-    from .runtime.measure import measure
+    from .pipeline import plan
+    from .runtime.partial_plan import PartialPlan
 
     def compiled(module: GraphModule, passes: list[Report | Unsupported]) -> Callable:
-        place = len(passes)
         try:
-            executable = plan(module)
+            subgraphs = split(module)
+            parts = [
+                _MeasuredPlan(plan(part.module)) if part.is_planned else _MeasuredCalls(part) for part in subgraphs
+            ]
         except Unsupported as why:
             passes.append(why)
             module.recompile()
             return module.forward
-        subject = executable.graph, executable.fusion, gpu_of(executable.graph), executable.planned
-        passes.append(report_of(*subject))
+        place = len(passes)
+        whole = parts[0] if is_whole(module, subgraphs) else PartialPlan(module, subgraphs, parts)
+        passes.append(joined(part.report for part in parts))
 
         def run(*args):
-            times, results = measure(executable, list(args))
-            passes[place] = report_of(*subject, times)
+            results = whole(list(args))
+            passes[place] = joined(part.report for part in parts)
             return results
 
         return run
@@ -126,6 +138,39 @@ def recorded_and_measured(
         return _in_format(tensor.detach(), channels_last).requires_grad_(tensor.requires_grad)
 
     return record(function, inputs, keywords or {}, autocast, _backend(compiled), replace)
+
+
+class _MeasuredPlan:
+    """Runs an executable, and has its report."""
+
+    def __init__(self, executable: Executable):
+        from .pipeline import gpu_of
+
+        self._executable = executable
+        self._subject = executable.graph, executable.fusion, gpu_of(executable.graph), executable.planned
+        self.report = report_of(*self._subject)
+
+    def __call__(self, args: list) -> list:
+        from .runtime.measure import measure
+
+        times, results = measure(self._executable, args)
+        self.report = report_of(*self._subject, times)
+        return results
+
+
+class _MeasuredCalls:
+    """Runs a subgraph by PyTorch's operators, and has its report."""
+
+    def __init__(self, subgraph: Subgraph):
+        self._subgraph = subgraph
+        self.report = report_of_calls(subgraph.operators)
+
+    def __call__(self, args: list) -> list:
+        from .runtime.measure import measure_calls
+
+        times, results = measure_calls(self._subgraph.module, args)
+        self.report = report_of_calls(self._subgraph.operators, measured=times)
+        return results
 
 
 def _in_format(tensor: Tensor, channels_last: bool) -> Tensor:

@@ -6,13 +6,16 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 import torch
+from torch.fx import Node
 
 from ..fusion.greedy import Fusion
 from ..fusion.group import FusionGroup
 from ..fusion.ilp.planner import IlpSummary
 from ..fusion.schedule import schedule
 from ..fusion.traffic import bytes_of, traffic
-from ..ir.device_model import flops, multiplied_type, predicted_us
+from ..ir.device_model import OTHERS, flops, multiplied_type, predicted_us
+from ..ir.fx_utils import bytes_of as node_bytes
+from ..ir.fx_utils import is_higher_order, is_operator
 from ..ir.graph import Call, Graph, Map, Operation, View
 from .kernel_kinds import kind_of
 
@@ -166,3 +169,32 @@ def report_of(
         for each in graph.operations
     ]
     return Report(tuple(lines), tuple(unfused), planned)
+
+
+def report_of_calls(
+    nodes: Iterable[Node], gpu: str | None = None, measured: Mapping[str, float] | None = None
+) -> Report:
+    """Report of operators that PyTorch runs outside of plans. Tensors whose sizes depend on values count no bytes.
+
+    Args:
+        gpu: as for report_of.
+        measured: microseconds of nodes, by their names.
+    """
+
+    def line(node: Node) -> Line:
+        read, written = sum(map(node_bytes, node.all_input_nodes)), node_bytes(node)
+        us = gpu and predicted_us(gpu, OTHERS, read + written, 0)
+        name = node.target.name() if is_operator(node) else node.target.__name__
+        return Line(name, OTHERS, (), read, written, 0, us, (measured or {}).get(node.name))
+
+    lines = tuple(line(node) for node in nodes if is_operator(node) or is_higher_order(node))
+    return Report(lines, lines)
+
+
+def joined(reports: Iterable[Report]) -> Report:
+    """Report of subgraphs that run one after the other."""
+    reports = list(reports)
+    if len(reports) == 1:
+        return reports[0]
+    lines = tuple(line for report in reports for line in report.lines)
+    return Report(lines, tuple(line for report in reports for line in report.unfused))

@@ -36,6 +36,7 @@ _WHOLE = {
     *(*UPSAMPLINGS, aten.im2col, aten.col2im, aten.unfold_backward),
     *(aten.baddbmm, aten._scaled_dot_product_flash_attention_for_cpu),
     *(aten.silu, aten.rsub, aten.gelu_backward),
+    aten.eye,  # PyTorch's rule counts in uint16, of which it has no arange
     *(aten.roll, aten.reflection_pad1d, aten.reflection_pad2d, aten.reflection_pad3d),
     *(aten.reflection_pad1d_backward, aten.reflection_pad2d_backward, aten.reflection_pad3d_backward),
     *(aten.replication_pad1d, aten.replication_pad2d, aten.replication_pad3d),

@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 import torch
 from torch import Tensor
-from torch._ops import OpOverload, OpOverloadPacket
+from torch._ops import HigherOrderOperator, OpOverload, OpOverloadPacket
 from torch.fx import Graph, GraphModule, Node
 from torch.utils._pytree import tree_leaves
 
@@ -23,6 +23,21 @@ aten = torch.ops.aten
 def is_element_wise(node: Node) -> bool:
     """True if PyTorch tags the operator as pointwise, or if it is a cast."""
     return torch.Tag.pointwise in getattr(node.target, "tags", ()) or node.target is aten._to_copy.default
+
+
+def is_operator(node: Node) -> bool:
+    """True for a call of an operator of PyTorch's dispatcher."""
+    return isinstance(node.target, OpOverload)
+
+
+def is_higher_order(node: Node) -> bool:
+    """True for an operator that takes graphs or other operators as arguments."""
+    return isinstance(node.target, HigherOrderOperator)
+
+
+def values_of(node: Node) -> list:
+    """The fake values that a node gives, also in lists."""
+    return tree_leaves(node.meta.get("val"))
 
 
 def copied(graph: Graph) -> Graph:

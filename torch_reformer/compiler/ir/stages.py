@@ -20,6 +20,7 @@ from contextvars import ContextVar
 from typing import TypeVar
 
 from torch.fx import GraphModule, Node
+from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
 
 from .fake_tensors import Unsupported
 from .fx_utils import Snapshot
@@ -125,12 +126,14 @@ def blamed(stage: str, origins: Iterable[Node | Operation] = (), is_optional: bo
 
 
 def or_whole(rule: Callable) -> Callable:
-    """Wrap a decomposition such that it keeps the operator if it fails."""
+    """Wrap a decomposition such that it keeps the operator if it fails, or goes by a size that depends on values."""
 
     @functools.wraps(rule)
     def run(*args, **kwargs):
         try:
             return rule(*args, **kwargs)
+        except GuardOnDataDependentSymNode:
+            return NotImplemented
         except Exception as error:
             if raises():
                 raise

@@ -14,17 +14,16 @@ from torch import Tensor
 from torch.fx import GraphModule, Node
 
 from ..ir.custom_ops import CONSTANT, DONATED, USER_CAST, scaled
-from ..ir.fake_tensors import Unsupported, is_plain, layout_of, real_tensors, typed
+from ..ir.fake_tensors import Unsupported, layout_of, real_tensors, typed
 from ..ir.graph import Call, Graph, View, views_of
 from ..ir.layout import Layout
 from ..ir.stages import blamed, is_left_out, names_of
 from . import RULES
 from .pointwise import rounding_cast
+from .unplanned import is_view, why_unknown, why_unplanned
 
 aten = torch.ops.aten
 SCALE = torch.ops.reformer._scale_.default
-_ADVICE = "With torch.compiler.disable on the function that has this, the rest of the model is planned."
-_QUANTISE = ("aten::quantize_per_", "aten::_empty_affine_", "aten::_empty_per_channel_", "aten::_make_per_")
 
 
 def lower_fx(module: GraphModule) -> tuple[Graph, list[Tensor]]:
@@ -95,15 +94,15 @@ class _Lowering:
                 self.known[node] = self._called(node)
                 self._note_elements(node)
         except Unsupported as reason:
-            raise Unsupported(f"{reason} (in {names_of([node])}). {_ADVICE}") from reason
+            raise Unsupported(f"{reason} (in {names_of([node])})") from reason
         for operation in self.graph.operations[first:]:
             operation.node = node
 
     def _input(self, value):
         """Add a tensor as an input of the graph, and return its view; numbers are constants."""
         if isinstance(value, Tensor):
-            if not is_plain(value):
-                raise Unsupported("a tensor is sparse, quantised or a lazy conjugate")
+            if reason := why_unknown([value]):
+                raise Unsupported(f"a tensor is {reason}")
             input = self.graph.give(*typed(value))
             return View(input, input.layout)
         if isinstance(value, (int, float, bool)) or value is None:
@@ -137,8 +136,8 @@ class _Lowering:
             return args[0][args[1]]
         if isinstance(value, (int, float, bool)):
             return value  # arithmetic of sizes
-        if not isinstance(target, torch._ops.OpOverload):
-            raise Unsupported(f"{target} is no operator")
+        if reason := why_unplanned(node):
+            raise Unsupported(reason)
         kwargs = {name: self._value(argument) for name, argument in node.kwargs.items()}
         if (result := self._view(node, args, value)) is not None:
             return result
@@ -152,19 +151,11 @@ class _Lowering:
 
     def _view(self, node: Node, args, value):
         """Result of a view operator, by the layouts of the fake results; None for other operators."""
-        infos = [returned.alias_info for returned in node.target._schema.returns]
-        if node.target is not aten._unsafe_view.default:
-            if not any(infos) or any(info is not None and info.is_write for info in infos):
-                return None
-        if not args or not isinstance(args[0], View):
+        if not is_view(node):
             return None
         source, before = args[0], node.args[0].meta["val"].storage_offset()
 
         def view(tensor: Tensor) -> View:
-            if not is_plain(tensor):
-                raise Unsupported(f"{node.target.name()} gives a lazy conjugate or the like")
-            if tensor.dtype != source.value.dtype:
-                raise Unsupported(f"{node.target.name()} looks at memory in another data type")
             return View(source.value, layout_of(tensor, source.layout.offset + tensor.storage_offset() - before))
 
         return [view(tensor) for tensor in value] if isinstance(value, (list, tuple)) else view(value)
@@ -183,11 +174,6 @@ class _Lowering:
                 flat += result
             elif isinstance(result, Tensor) or result is None:
                 flat.append(result)
-            elif not (several and isinstance(result, (int, float))):
-                raise Unsupported(f"{target.name()} gives a result of the type {type(result).__name__}")
-        # Fake results of operators that quantise are plain, so these are known by their names.
-        if target.name().startswith(_QUANTISE) or not all(tensor is None or is_plain(tensor) for tensor in flat):
-            raise Unsupported(f"{target.name()} gives a sparse or quantised tensor")
         args = [
             self._constant(_tensor_of(arg, args)) if _is_number(arg) and _takes_tensor(argument) else arg
             for argument, arg in zip(schema.arguments, args, strict=False)

@@ -12,24 +12,25 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch._functorch._aot_autograd.autograd_cache import BypassAOTAutogradCache
-from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicOutputShapeException, FakeTensorMode
-from torch.fx import GraphModule, Interpreter, Node
+from torch.fx import GraphModule
 
 from ...operators import run_plan
 from ...operators.dispatch import is_observed
 from ...runtime import aten
 from ...runtime.plan import Plan
-from ..analysis.report import Report
+from ..analysis.report import Report, joined, report_of_calls
 from ..codegen.emit_plan import EmittedPlan
 from ..fusion.greedy import Fusion
 from ..fusion.ilp.planner import IlpSummary
 from ..ir.fake_tensors import Unsupported, real_tensors
-from ..ir.fx_utils import copied
 from ..ir.graph import Call, Graph, View
 from ..ir.stages import attempted, has_left_out
 from ..lowering.from_fx import SCALE
+from ..lowering.split import Subgraph, is_whole, split
 from .compiled import Compiled, Uncached, reporting
+from .partial_plan import ByPyTorch, PartialPlan, plan_inner_graphs, warn_of_calls
 from .precompile import precompile
+from .static_sizes import depends_on_sizes, depends_on_values, static
 
 keeps_graph = torch._C._autograd._get_current_graph_task_keep_graph  # True if the backward that runs retains its graph
 MakePlan = Callable[[GraphModule], "Executable"]  # raises Unsupported
@@ -145,29 +146,27 @@ def _scaled(graph: Graph) -> list[int]:
     return [place for place, value in enumerate(graph.inputs) if value in written]
 
 
-def _is_symbolic(value) -> bool:
-    if isinstance(value, Tensor):
-        return not all(isinstance(size, int) for size in (*value.shape, *value.stride(), value.storage_offset()))
-    return isinstance(value, torch.SymInt | torch.SymFloat | torch.SymBool)
-
-
 class Dynamic:
-    """A graph with symbolic sizes: plans an executable for each tuple of sizes and numbers that it is called with."""
+    """A graph with symbolic sizes: plans an executable for each tuple of sizes and numbers that it is called with, but
+    for those that depend on values, as of what a forward with ``nonzero`` saves: PyTorch runs the operators that read
+    them."""
 
     def __init__(self, module: GraphModule, plan: MakePlan, report: Callable[[Report], Any] | None):
         self.module, self.plan, self.report = module, plan, report
         self._plans = functools.lru_cache(PLANS)(self._planned)
+        inputs = module.graph.find_nodes(op="placeholder")
+        self._unknown = {place for place, node in enumerate(inputs) if depends_on_values(node.meta.get("val"))}
 
     def __call__(self, args: list) -> list:
         # Numbers by their texts, as -0.0 equals 0.0, and NaN equals nothing.
-        key = tuple((arg.shape, arg.stride()) if isinstance(arg, Tensor) else repr(arg) for arg in args)
+        key = tuple(_sizes(arg) for place, arg in enumerate(args) if place not in self._unknown)
         key = _Key(key, args)
         plan = self._plans(key)
         key.args = None  # the cache may keep this key, which would keep the tensors alive
         return plan(args)
 
     def _planned(self, key: _Key) -> Compiled:
-        return planned(lambda: self.plan(static(self.module, key.args)), self.module, self.report)
+        return planned(self.plan, self.module, self.report, key.args)
 
 
 class _Key:
@@ -183,55 +182,72 @@ class _Key:
         return hash(self.key)
 
 
-def static(module: GraphModule, args: Sequence[Any]) -> GraphModule:
-    """A copy of the graph with fake values of its nodes for arguments of these sizes.
+def _sizes(arg):
+    return (arg.shape, arg.stride()) if isinstance(arg, Tensor) else repr(arg)
 
-    Raises:
-        Unsupported: a size depends on the values of the arguments.
+
+def planned(
+    plan: MakePlan, module: GraphModule, report: Callable[[Report], Any] | None, args: Sequence[Any] | None = None
+) -> Compiled:
+    """The graph's executable. If no plan can compute all of it: a partial plan, or a function that runs it by PyTorch's
+    operators, with a warning.
+
+    Args:
+        args: arguments whose sizes the graph is planned for; None if its sizes are numbers.
     """
-    sized = GraphModule(module, copied(module.graph))
-    mode = FakeTensorMode(allow_non_fake_inputs=True)
-    try:
-        with mode, torch.no_grad():
-            fake = [mode.from_tensor(arg) if isinstance(arg, Tensor) else arg for arg in args]
-            _Sizes(sized).run(*fake)
-    except (RuntimeError, DynamicOutputShapeException, DataDependentOutputException) as error:
-        raise Unsupported(f"the sizes are not known before the graph runs: {error}") from error
-    return sized
-
-
-class _Sizes(Interpreter):
-    def run_node(self, node: Node):
-        node.meta["val"] = super().run_node(node)
-        return node.meta["val"]
-
-
-def planned(make: Callable[[], Executable], module: GraphModule, report: Callable[[Report], Any] | None) -> Compiled:
-    """The executable that `make` gives. If no plan can compute the graph: a warning, and a function that runs it by
-    PyTorch's operators."""
     try:
         if aten.library is None:
             raise Unsupported(aten.missing)
-        executable = attempted(make, module)
+        result = attempted(lambda: _plan_or_split(plan, module, args), module)
     except Unsupported as why:
         warnings.warn(f"a graph runs without a plan, by PyTorch's operators: {why}", stacklevel=2)
         module.recompile()  # the stages change graphs only
-    else:
-        executable.report_to(report)
-        return executable
+        return Uncached(lambda values: _by_pytorch(module, values))
+    if isinstance(result, tuple):
+        return _partial(plan, *result, report)
+    result.report_to(report)
+    return result
 
-    def run(args: list) -> list:
-        values = list(args)
-        args.clear()
-        return module.forward(*values)
 
-    return Uncached(run)
+def _plan_or_split(
+    plan: MakePlan, module: GraphModule, args: Sequence[Any] | None
+) -> Executable | tuple[GraphModule, list[Subgraph]]:
+    """The graph's executable, or the graph of known sizes and its subgraphs."""
+    module = module if args is None else static(module, args)
+    subgraphs = split(module)
+    return plan(module) if is_whole(module, subgraphs) else (module, subgraphs)
+
+
+def _by_pytorch(module: GraphModule, args: list) -> list:
+    values = list(args)
+    args.clear()
+    return module.forward(*values)
+
+
+def _partial(
+    plan: MakePlan, module: GraphModule, subgraphs: list[Subgraph], report: Callable[[Report], Any] | None
+) -> PartialPlan:
+    """The plans of the graph's subgraphs, and of the graphs that its operators call, and one report of all."""
+    reports: list[Report] = []
+    append = reports.append if report else None
+    run_inner = functools.cache(lambda inner: run_graph(inner, plan, append))
+    runs: list[Callable[[list], Any]] = []
+    for subgraph in subgraphs:
+        if subgraph.is_planned:
+            runs.append(planned(plan, subgraph.module, append))
+        else:
+            plan_inner_graphs(subgraph.module, run_inner)
+            runs.append(ByPyTorch(subgraph, subgraphs))
+            reports.append(report_of_calls(subgraph.operators))
+    warn_of_calls(subgraphs)
+    if report:
+        report(joined(reports))
+    return PartialPlan(module, subgraphs, runs)
 
 
 def run_graph(module: GraphModule, plan: MakePlan, report: Callable[[Report], Any] | None) -> Compiled:
     """Run a graph of AOTAutograd's by a plan, or by a plan for each tuple of sizes if they are symbolic."""
     values = [node.meta.get("val") for node in module.graph.nodes if node.op in ("placeholder", "call_function")]
-    flat = [part for value in values for part in (value if isinstance(value, (list, tuple)) else [value])]
-    if any(map(_is_symbolic, flat)):
+    if any(map(depends_on_sizes, values)):
         return Uncached(Dynamic(module, plan, report))
-    return planned(lambda: plan(module), module, report)
+    return planned(plan, module, report)
