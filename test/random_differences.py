@@ -41,8 +41,8 @@ def differences(graph: Graph, compile: Callable = without_dynamo) -> list[str] |
         if "torch_reformer" in str(warning.message) or "a graph runs without a plan" in str(warning.message)
     ]
     others: list[dict] = []
-    # Eager multiplies infinity and NaN by weights of 0, too. On CPUs, its gradient of an instance norm has NaN in planes
-    # that have none if it gets one that is transposed.
+    # Eager multiplies infinity and NaN by weights of 0, too. On CPUs, its gradient of an instance norm has NaN in
+    # planes that have none if it gets one that is transposed.
     is_finite = re.search(r"mode='\w*(linear|cubic)|instance_norm", str(graph)) is not None
     for name in ("results", "arguments", "gradients", "arguments in results"):
         if len(ours[name]) != len(eager[name]):
