@@ -56,6 +56,13 @@ class Step(NamedTuple):
     into: tuple[int, ...] = ()
     call: AtenCall | None = None
 
+    def again(self, arguments: tuple) -> Step:
+        """The step with other numbers: `what`, or the call's arguments."""
+        if self.call is None:
+            return self._replace(what=arguments)
+        call = self.call.again(arguments)
+        return self._replace(what=tuple(call.code()), call=call)
+
     def writes(self) -> tuple[int, ...]:
         return self.call.writes if self.call else self.into
 
@@ -176,6 +183,12 @@ class Plan:
         self.frees = self._last_uses()
         return self
 
+    def again(self, steps: list[Step]) -> Plan:
+        """The plan with these steps, which have the same tensors."""
+        other = Plan(self._inputs)
+        other.steps, other._count, other.outputs, other.frees = steps, self._count, self.outputs, self.frees
+        return other
+
     def _last_uses(self) -> list[list[int]]:
         """For each step, the tensors that can be freed after it: those that it is the last to use, and its results that
         nobody uses. The plan's outputs are never freed."""
@@ -196,7 +209,7 @@ class Plan:
             ValueError: if a step is malformed.
         """
         code = [self._inputs, len(self.outputs), *self.outputs]
-        for step, frees in zip(self.steps, self._last_uses(), strict=True):
+        for step, frees in zip(self.steps, self.frees or self._last_uses(), strict=True):
             code += [_KINDS.index(step.kind)]
             for numbers in (step.what, step.inputs, step.into, frees):
                 code += [len(numbers), *numbers]
@@ -204,7 +217,7 @@ class Plan:
 
     def __str__(self) -> str:
         lines = [f"given {_names(range(self._inputs))}"]
-        for step, frees in zip(self.steps, self._last_uses(), strict=True):
+        for step, frees in zip(self.steps, self.frees or self._last_uses(), strict=True):
             notes = [("writes", step.writes()), ("frees", frees)]
             notes_text = "; ".join(f"{verb} {_names(tensors)}" for verb, tensors in notes if tensors)
             results = f"{_names(step.made)} = " if step.made else ""

@@ -12,6 +12,7 @@ from ..ir.fake_tensors import layout_of, typed
 from ..ir.graph import Call, Conv, ConvGrads, Geometry, Graph, Typed, Value, View
 from ..ir.iteration_space import index_map_of, is_strided
 from ..ir.layout import Layout
+from ..ir.sized_tensor import SizedTensor
 from .contiguous import dense
 from .conv1x1_as_mm import convolution, gradients, is_product
 from .pointwise import add_map
@@ -146,9 +147,8 @@ def _sum_by_pytorch(graph: Graph, value: Tensor, grad: View) -> View:
     return View(result, result.layout)
 
 
-def _like(view: View) -> Tensor:
-    """The view as a tensor on the meta device."""
-    return torch.empty_strided(view.layout.sizes, view.layout.strides, dtype=view.value.dtype, device="meta")
+def _like(view: View) -> SizedTensor:
+    return SizedTensor(view.value, view.layout.sizes, view.layout.strides)
 
 
 RULES = {aten.convolution.default: _convolution, aten.convolution_backward.default: _convolution_backward}

@@ -6,14 +6,13 @@ import copy
 import dataclasses
 import functools
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch._functorch._aot_autograd.autograd_cache import BypassAOTAutogradCache
-from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicOutputShapeException, FakeTensorMode
-from torch.fx import GraphModule, Interpreter, Node
+from torch.fx import GraphModule
 
 from ...operators import run_plan
 from ...operators.dispatch import is_observed
@@ -24,7 +23,6 @@ from ..codegen.emit_plan import EmittedPlan
 from ..fusion.greedy import Fusion
 from ..fusion.ilp.planner import IlpSummary
 from ..ir.fake_tensors import Unsupported, real_tensors
-from ..ir.fx_utils import copied
 from ..ir.graph import Call, Graph, View
 from ..ir.stages import attempted, has_left_out
 from ..lowering.from_fx import SCALE
@@ -32,8 +30,6 @@ from .compiled import Compiled, Uncached, reporting
 from .precompile import precompile
 
 keeps_graph = torch._C._autograd._get_current_graph_task_keep_graph  # True if the backward that runs retains its graph
-MakePlan = Callable[[GraphModule], "Executable"]  # raises Unsupported
-PLANS = 64  # that one graph with symbolic sizes keeps at a time
 
 
 class Executable(Compiled):
@@ -44,6 +40,7 @@ class Executable(Compiled):
         planned: the outcome of the integer program, if there was one.
         emitted: the plan.
         constants: tensors that the plan takes after the graph's own inputs.
+        fixed: for each output of the graph that is no tensor, its value in a tuple; None for tensors.
     """
 
     def __init__(
@@ -63,7 +60,7 @@ class Executable(Compiled):
         self._tensors = [place for place, node in enumerate(inputs) if isinstance(node.meta["val"], Tensor)]
         self._has_only_tensors = len(self._tensors) == len(inputs)
         self._count = len(graph.output_views())
-        self._fixed = [None if isinstance(output, View) else (output,) for output in graph.outputs]
+        self.fixed = [None if isinstance(output, View) else (output,) for output in graph.outputs]
         self._views = _views(graph, len(graph.inputs) + len(emitted.tables))
         self._scaled = _scaled(graph)
 
@@ -119,10 +116,10 @@ class Executable(Compiled):
             results = run_plan.step_by_step(self.plan, tensors)
         else:
             results = aten.library.run_plan(self._number, tensors, self._count, self._views)
-        if self._count == len(self._fixed):
+        if self._count == len(self.fixed):
             return results
         rest = iter(results)
-        return [next(rest) if fixed is None else fixed[0] for fixed in self._fixed]
+        return [next(rest) if fixed is None else fixed[0] for fixed in self.fixed]
 
 
 def _views(graph: Graph, inputs: int) -> list[tuple[int, int]]:
@@ -145,67 +142,6 @@ def _scaled(graph: Graph) -> list[int]:
     return [place for place, value in enumerate(graph.inputs) if value in written]
 
 
-def _is_symbolic(value) -> bool:
-    if isinstance(value, Tensor):
-        return not all(isinstance(size, int) for size in (*value.shape, *value.stride(), value.storage_offset()))
-    return isinstance(value, torch.SymInt | torch.SymFloat | torch.SymBool)
-
-
-class Dynamic:
-    """A graph with symbolic sizes: plans an executable for each tuple of sizes and numbers that it is called with."""
-
-    def __init__(self, module: GraphModule, plan: MakePlan, report: Callable[[Report], Any] | None):
-        self.module, self.plan, self.report = module, plan, report
-        self._plans = functools.lru_cache(PLANS)(self._planned)
-
-    def __call__(self, args: list) -> list:
-        # Numbers by their texts, as -0.0 equals 0.0, and NaN equals nothing.
-        key = tuple((arg.shape, arg.stride()) if isinstance(arg, Tensor) else repr(arg) for arg in args)
-        key = _Key(key, args)
-        plan = self._plans(key)
-        key.args = None  # the cache may keep this key, which would keep the tensors alive
-        return plan(args)
-
-    def _planned(self, key: _Key) -> Compiled:
-        return planned(lambda: self.plan(static(self.module, key.args)), self.module, self.report)
-
-
-class _Key:
-    """Key of a cached plan: equal for arguments of equal sizes and numbers."""
-
-    def __init__(self, key: tuple, args: list):
-        self.key, self.args = key, list(args)
-
-    def __eq__(self, other) -> bool:
-        return self.key == other.key
-
-    def __hash__(self) -> int:
-        return hash(self.key)
-
-
-def static(module: GraphModule, args: Sequence[Any]) -> GraphModule:
-    """A copy of the graph with fake values of its nodes for arguments of these sizes.
-
-    Raises:
-        Unsupported: a size depends on the values of the arguments.
-    """
-    sized = GraphModule(module, copied(module.graph))
-    mode = FakeTensorMode(allow_non_fake_inputs=True)
-    try:
-        with mode, torch.no_grad():
-            fake = [mode.from_tensor(arg) if isinstance(arg, Tensor) else arg for arg in args]
-            _Sizes(sized).run(*fake)
-    except (RuntimeError, DynamicOutputShapeException, DataDependentOutputException) as error:
-        raise Unsupported(f"the sizes are not known before the graph runs: {error}") from error
-    return sized
-
-
-class _Sizes(Interpreter):
-    def run_node(self, node: Node):
-        node.meta["val"] = super().run_node(node)
-        return node.meta["val"]
-
-
 def planned(make: Callable[[], Executable], module: GraphModule, report: Callable[[Report], Any] | None) -> Compiled:
     """The executable that `make` gives. If no plan can compute the graph: a warning, and a function that runs it by
     PyTorch's operators."""
@@ -225,12 +161,3 @@ def planned(make: Callable[[], Executable], module: GraphModule, report: Callabl
         return module.forward(*values)
 
     return Uncached(run)
-
-
-def run_graph(module: GraphModule, plan: MakePlan, report: Callable[[Report], Any] | None) -> Compiled:
-    """Run a graph of AOTAutograd's by a plan, or by a plan for each tuple of sizes if they are symbolic."""
-    values = [node.meta.get("val") for node in module.graph.nodes if node.op in ("placeholder", "call_function")]
-    flat = [part for value in values for part in (value if isinstance(value, (list, tuple)) else [value])]
-    if any(map(_is_symbolic, flat)):
-        return Uncached(Dynamic(module, plan, report))
-    return planned(lambda: plan(module), module, report)
