@@ -3,7 +3,7 @@ and the native library checks them once."""
 
 from __future__ import annotations
 
-import copy
+import functools
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -60,7 +60,6 @@ class AtenCall:
         self.arguments = args, kwargs, lengths, layouts
         # This always returns schemas, since each operator of torch.ops has one.
         _, (self.schema, *_) = get_signature_for_torch_op(operator, return_schemas=True)  # type: ignore[misc]
-        self.values = self._bound(args, dict(kwargs))
         places = [
             self._numbers(argument, value) for argument, value in zip(self.schema.arguments, self.values, strict=True)
         ]
@@ -75,20 +74,27 @@ class AtenCall:
         )
         self.results = self._results(lengths)
         self.result_count = sum(1 if length == TENSOR else max(length, 0) for length in self.results)
-        self.call = self._interned()
+        self.call = aten.library.OperatorCall(*plain(self.described()))
 
-    def _interned(self):
+    @functools.cached_property
+    def values(self) -> list:
+        """The arguments in the order of the operator's schema."""
+        args, kwargs, *_ = self.arguments
+        return self._bound(args, dict(kwargs))
+
+    def described(self) -> tuple:
+        """What the native call is made of: the operator's name and overload, its arguments with True in place of
+        tensors, and lengths and layouts of its results."""
         _, _, lengths, layouts = self.arguments
         placeholders = self._with_tensors([True] * len(self.inputs))
-        name, overload = self.schema.name, self.schema.overload_name
-        return aten.library.OperatorCall(name, overload, plain(placeholders), plain(lengths), plain(layouts))
+        return self.schema.name, self.schema.overload_name, placeholders, lengths, layouts
 
-    def again(self, arguments: tuple) -> AtenCall:
-        """The call with other numbers among its arguments; those that stand for tensors stay."""
-        other = copy.copy(self)
-        args, kwargs, *_ = other.arguments = arguments
-        other.values = other._bound(args, dict(kwargs))
-        other.call = other._interned()
+    def again(self, arguments: tuple, call) -> AtenCall:
+        """The call with other numbers among its arguments, those that stand for tensors excepted; call: the native call
+        with these numbers."""
+        other = object.__new__(AtenCall)
+        other.__dict__ = {name: value for name, value in self.__dict__.items() if name != "values"}
+        other.arguments, other.call = arguments, call
         return other
 
     def __reduce__(self):

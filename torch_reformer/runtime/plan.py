@@ -56,13 +56,6 @@ class Step(NamedTuple):
     into: tuple[int, ...] = ()
     call: AtenCall | None = None
 
-    def again(self, arguments: tuple) -> Step:
-        """The step with other numbers: `what`, or the call's arguments."""
-        if self.call is None:
-            return self._replace(what=arguments)
-        call = self.call.again(arguments)
-        return self._replace(what=tuple(call.code()), call=call)
-
     def writes(self) -> tuple[int, ...]:
         return self.call.writes if self.call else self.into
 

@@ -78,13 +78,17 @@ class Symbols:
             tests.append(f"{'' if holds else 'not '}{text} {comparison} 0")
         return self._function(lines, " and ".join(tests) or "True")
 
-    def numbers(self, sizes: list[Size | Real]) -> Callable[..., tuple]:
-        """A function of the symbols' values that gives these sizes' values."""
-        of_sizes = [size.polynomial for size in sizes if type(size) is Size]
-        lines, texts = self._lines(of_sizes)
-        of_polynomial = dict(zip(of_sizes, texts, strict=True))
-        all_texts = [of_polynomial[size.polynomial] if type(size) is Size else repr(size) for size in sizes]
-        return self._function(lines, f"({''.join(f'{text}, ' for text in all_texts)})")
+    def function(self, values: list) -> Callable[..., list]:
+        """A function of the symbols' values that gives this list, with numbers in place of sizes in nested lists,
+        tuples and dicts."""
+        sizes: dict[Size | Real, str] = {}
+        constants: dict[str, Any] = {}
+        result = _source(values, sizes, constants)
+        lines, texts = self._lines([size.polynomial for size in sizes if type(size) is Size])
+        left = iter(texts)
+        for size, name in sizes.items():
+            lines.append(f"{name} = {next(left) if type(size) is Size else repr(size)}")
+        return self._function(lines, result, constants)
 
     def _lines(self, polynomials: list[Polynomial]) -> tuple[list[str], list[str]]:
         """Assignments of atoms to variables, and expressions of the polynomials by these variables."""
@@ -113,9 +117,9 @@ class Symbols:
                 lines.append(f"_{atom} = {text(operands[0])} {kind} {text(operands[1])}")
         return lines, list(map(text, polynomials))
 
-    def _function(self, lines: list[str], result: str) -> Callable:
+    def _function(self, lines: list[str], result: str, constants: dict[str, Any] | None = None) -> Callable:
         body = "".join(f"    {line}\n" for line in [*lines, f"return {result}"])
-        names: dict[str, Any] = {"bits": bits_of_double, "inf": math.inf, "nan": math.nan}
+        names: dict[str, Any] = {"bits": bits_of_double, "inf": math.inf, "nan": math.nan, **(constants or {})}
         exec(f"def function({', '.join(self.names)}):\n{body}", names)
         return names["function"]
 
@@ -287,6 +291,8 @@ class Real:
         return Real("-", 0.0, self)
 
     def __eq__(self, other):
+        if type(other) is Real and repr(self) == repr(other):
+            return True
         if self.operator == "/" and isinstance(other, (int, float)) and other == 1:
             return self.operands[0] == self.operands[1]
         return float(self) == other
@@ -363,6 +369,27 @@ def replaced(value: Any, replace: Callable[[Any], Any]):
     if isinstance(value, dict):
         return {key: replaced(part, replace) for key, part in value.items()}
     return value
+
+
+def has_sizes(value: Any) -> bool:
+    """True if nested lists, tuples and dicts have a size."""
+    return replaced(value, estimate) is not value
+
+
+def _source(value: Any, sizes: dict[Size | Real, str], constants: dict[str, Any]) -> str:
+    """The value as an expression of Python. Adds names of the sizes in it, and of constants."""
+    if type(value) in (Size, Real):
+        return sizes.setdefault(value, f"_size_{len(sizes)}")
+    if type(value) in (int, bool, type(None)):
+        return repr(value)
+    if isinstance(value, (list, tuple, dict)) and has_sizes(value):
+        if isinstance(value, dict):
+            return f"{{{', '.join(f'{key!r}: {_source(part, sizes, constants)}' for key, part in value.items())}}}"
+        parts = "".join(f"{_source(part, sizes, constants)}, " for part in value)
+        return f"[{parts}]" if type(value) is list else f"({parts})"
+    name = f"_constant_{len(constants)}"
+    constants[name] = value
+    return name
 
 
 def bits_of_double(number: float) -> int:
