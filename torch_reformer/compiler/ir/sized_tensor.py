@@ -16,14 +16,14 @@ class SizedTensor:
     """Answers what the compiler asks of a tensor's sizes; isinstance() takes it for a tensor. No operator runs with it.
 
     Args:
-        like: a tensor of the same data type and device.
+        like: a tensor of the same device and, unless another is given, data type.
     """
 
     __class__ = property(lambda self: Tensor)  # type: ignore[assignment]
     layout, is_quantized, requires_grad = torch.strided, False, False
 
-    def __init__(self, like, shape: Sequence, strides: Sequence, offset=0):
-        self.dtype, self.device = like.dtype, like.device
+    def __init__(self, like, shape: Sequence, strides: Sequence, offset=0, dtype: torch.dtype | None = None):
+        self.dtype, self.device = dtype or like.dtype, like.device
         self.shape, self._strides, self._offset = tuple(shape), tuple(strides), offset
 
     def stride(self, d=None):
