@@ -64,6 +64,10 @@ class Polynomials:
         self._known: dict[frozenset, Polynomial] = {}
         self._results: dict[tuple, Polynomial] = {}
 
+    def forget(self) -> None:
+        """Drop what saves time only."""
+        self._results.clear()
+
     def of_terms(self, terms: dict[Monomial, int]) -> Polynomial:
         key = frozenset(terms.items())
         if (known := self._known.get(key)) is None:

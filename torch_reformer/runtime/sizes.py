@@ -43,6 +43,11 @@ class Symbols:
         self.guards: dict[tuple[str, Polynomial, bool], None] = {}
         self.is_open = True
 
+    def close(self) -> None:
+        """End planning: sizes are only expressions from now on."""
+        self.is_open = False
+        self.polynomials.forget()
+
     def sizes(self) -> dict[str, Size]:
         of_terms = self.polynomials.of_terms
         return {name: Size(value, of_terms({(i,): 1}), self) for i, (name, value) in enumerate(self._items())}
@@ -76,7 +81,9 @@ class Symbols:
         lines, texts = self._lines([polynomial for _, polynomial, _ in self.guards])
         for (comparison, _, holds), text in zip(self.guards, texts, strict=True):
             tests.append(f"{'' if holds else 'not '}{text} {comparison} 0")
-        return self._function(lines, " and ".join(tests) or "True")
+        # A guard says that a divisor is not 0; an expression before it may divide by it.
+        tried = [f"    {line}" for line in [*lines, f"return {' and '.join(tests)}"]]
+        return self._function(["try:", *tried, "except ZeroDivisionError:", "    pass"], "False")
 
     def function(self, values: list) -> Callable[..., list]:
         """A function of the symbols' values that gives this list, with numbers in place of sizes in nested lists,
@@ -133,7 +140,10 @@ def _arithmetic(name: str, compute: Callable[[Polynomials, Polynomial, Polynomia
             return Real(symbol, one, other) if symbol else plain(float(one), float(other))
         if not isinstance(one, int) or not isinstance(other, int):
             return NotImplemented
-        polynomial = compute(symbols.polynomials, symbols.of(one), symbols.of(other))
+        divisor = symbols.of(other)
+        if name in ("floordiv", "mod"):
+            symbols.compare("==", divisor, estimate(other) == 0)
+        polynomial = compute(symbols.polynomials, symbols.of(one), divisor)
         return symbols.size(plain(estimate(one), estimate(other)), polynomial)
 
     return (lambda self, other: result(self, other, self.symbols)), (

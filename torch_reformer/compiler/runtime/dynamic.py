@@ -26,7 +26,7 @@ from .template import Template
 _log = logging.getLogger(__name__)
 PLANS = 64  # that one graph with symbolic sizes keeps at a time
 TEMPLATES = 32  # of one graph
-_TRIED = 6  # templates after which there are no more, if each has served one tuple of sizes only
+_TRIED = 12  # templates after which there are no more, if each has served one tuple of sizes only
 
 
 class MakePlan(Protocol):
@@ -65,7 +65,13 @@ class Dynamic:
     def _planned(self, key: _Key) -> Compiled:
         if (made := self._of_template(key.args)) is not None:
             return made
-        return planned(lambda: self.plan(self._sized(key.args)), self.module, self.report)
+        return planned(lambda: self._of_these(key.args), self.module, self.report)
+
+    def _of_these(self, args: Sequence[Any]) -> Executable:
+        """An executable for the sizes of these arguments only."""
+        executable = self.plan(self._sized(args))
+        executable.note_sizes(self.reason)
+        return executable
 
     def _of_template(self, args: Sequence[Any]) -> Executable | None:
         """An executable for these arguments, of a template that serves them or of a new one; None if there is none."""
@@ -94,8 +100,9 @@ class Dynamic:
             if len(self.templates) == _TRIED and not self._served:
                 self.reason = "tables or other constants depend on the sizes"
             if template.takes(values, args):
-                made = template.at(values)
+                made = template.at(values, with_types=True)
                 made.start()
+                made.report_to(self.report)
                 return made
             self.reason = "arguments have other strides than the graph was traced with"
         _log.info("each tuple of sizes is planned by itself: %s", self.reason)
@@ -107,7 +114,7 @@ class Dynamic:
             module = self.symbolic.at(symbols.sizes())
             return Template(module, self.plan(module, starts=False), symbols)
         finally:
-            symbols.is_open = False
+            symbols.close()
 
     def _sized(self, args: Sequence[Any]) -> GraphModule:
         """The graph with fake values of its nodes for these arguments."""

@@ -86,6 +86,11 @@ class Executable(Compiled):
         if report is not None:
             report(self._report)
 
+    def note_sizes(self, reason: str | None) -> None:
+        """Note in the report why the plan is for one tuple of sizes only."""
+        if self._report and reason:
+            self._report = dataclasses.replace(self._report, only_for=reason)
+
     @property
     def plan(self) -> Plan:
         return self.emitted.plan

@@ -14,7 +14,7 @@ from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx import GraphModule, Node
 
-from ...runtime.sizes import Size
+from ...runtime.sizes import Size, as_float
 from ..ir.fake_tensors import Unsupported, is_plain
 from ..ir.fx_utils import copied
 from ..ir.layout import Layout, span
@@ -22,7 +22,8 @@ from ..ir.sized_tensor import SizedTensor
 
 _PLACES = {"number": lambda arg, d: arg, "size": Tensor.size, "stride": Tensor.stride}
 
-_FLOAT_ARITHMETIC = {operator.add, operator.sub, operator.mul, operator.truediv, operator.neg}
+_FLOAT_ARITHMETIC = {each: each for each in (operator.add, operator.sub, operator.mul, operator.truediv, operator.neg)}
+_FLOAT_ARITHMETIC[torch.sym_float] = as_float
 
 
 class SymbolicGraph:
@@ -91,8 +92,8 @@ def is_like(arg: Any, input: Any) -> bool:
 def _computed_float(node: Node) -> Any:
     """A number that is computed of sizes by floating-point arithmetic, in the graph's order."""
     if node.target not in _FLOAT_ARITHMETIC:
-        raise Unsupported("a number of the graph is computed of sizes, and is no size")
-    return node.target(*(arg.meta["val"] if isinstance(arg, Node) else arg for arg in node.args))
+        raise Unsupported(f"a number of the graph is computed of sizes by {node.target}")
+    return _FLOAT_ARITHMETIC[node.target](*(arg.meta["val"] if isinstance(arg, Node) else arg for arg in node.args))
 
 
 def _value(value: Any, number: _Numbers, is_sized: bool) -> Any:

@@ -17,6 +17,7 @@ from torch.fx import GraphModule
 
 from ...runtime import aten
 from ...runtime.sizes import Symbols, has_sizes, replaced
+from ..ir.layout import Layout
 from .executable import Executable
 from .sized_graph import inputs_of, is_like
 
@@ -50,14 +51,20 @@ class Template:
         self._fixed = symbols.function(executable.fixed)
         self._what = symbols.function([executable.plan.steps[place].what for place in self._own])
         self._arguments = symbols.function([call.arguments for call in self._calls.values()])
+        layouts = [type.layout for type in executable.emitted.types.values()]
+        self._layouts = symbols.function([(layout.sizes, layout.strides, layout.offset) for layout in layouts])
         self._described = symbols.function([*described.values()])
 
     def takes(self, values: tuple[int, ...], args: Sequence[Any]) -> bool:
         """True if the arguments are the numbers, sizes and strides that the graph has for these symbols."""
         return all(is_like(arg, input) for arg, input in zip(args, self._inputs(*values), strict=True))
 
-    def at(self, values: tuple[int, ...]) -> Executable:
-        """The executable for these values of the symbols."""
+    def at(self, values: tuple[int, ...], with_types: bool = False) -> Executable:
+        """The executable for these values of the symbols.
+
+        Args:
+            with_types: whether it has the types of the plan's tensors, by which kernels are compiled.
+        """
         steps = list(self._executable.plan.steps)
         for place, what in zip(self._own, self._what(*values), strict=True):
             steps[place] = steps[place]._replace(what=what)
@@ -66,5 +73,10 @@ class Template:
             call = self._calls[place].again(arguments, native[number])
             steps[place] = steps[place]._replace(what=tuple(call.code()), call=call)
         made = self._executable.with_plan(self._executable.plan.again(steps))
+        types = self._executable.emitted.types
+        layouts = [Layout(*layout) for layout in self._layouts(*values)] if with_types else []
+        of_numbers = zip(types.items(), layouts, strict=False)
+        types = {number: type._replace(layout=layout) for (number, type), layout in of_numbers}
+        made.emitted = dataclasses.replace(made.emitted, types=types)
         made.fixed = self._fixed(*values)
         return made
