@@ -13,6 +13,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from torch_reformer.compiler import backend
+from torch_reformer.compiler.codegen import size_constants
 from torch_reformer.compiler.runtime import dynamic
 from torch_reformer.compiler.runtime.executable import Executable
 from torch_reformer.program.values import as_value
@@ -314,3 +315,23 @@ def test_arguments_of_other_strides(monkeypatch):
 def test_a_size_is_no_int():
     _, a, _ = symbols()
     assert isinstance(a, int) and type(a) is Size and not isinstance(a, bool)
+
+
+def test_kernels_of_gpus_have_no_constants_of_sizes(monkeypatch):
+    """Where constants are part of a kernel's text, those that are computed of sizes are operands: programs of two sizes
+    are the same."""
+    monkeypatch.setattr(size_constants, "DEVICES", ("cpu",))
+    graphs = dynamics(monkeypatch)
+
+    def function(x):
+        return (x - x.mean(0)).square().mean(0) * x.shape[0]
+
+    run = torch.compile(function, backend=backend.reformer, dynamic=True)
+    for rows in (90, 120, 300):
+        x = torch.randn(rows, 8)
+        torch.testing.assert_close(run(x), function(x))
+    (graph,) = graphs
+    values = [tuple(rows if size == 90 else size for size in graph.first.values()) for rows in (90, 130)]
+    made = [graph.templates[-1].at(each) for each in values]
+    programs = [[step.what for step in each.plan.steps if step.kind == "stitch"] for each in made]
+    assert programs[0] == programs[1] and steps_of(made[0]) != steps_of(made[1])
