@@ -265,36 +265,43 @@ def test_instances_are_the_plans_of_their_sizes(name, monkeypatch):
             assert steps_of(made) == steps_of(static)
 
 
-def test_few_plans_for_many_sizes(monkeypatch):
-    """A plan over symbols serves many lengths, whatever marks the size as dynamic."""
-    for mark in (False, True):
-        found = dynamics(monkeypatch)
-        run = torch.compile(lambda x: (x * 2).softmax(-1).sum(0), backend=backend.reformer, dynamic=mark or None)
-        for length in range(9, 60):
-            x = torch.randn(3, length)
-            torch.testing.assert_close(run(x), (x * 2).softmax(-1).sum(0))
-        (graph,) = found
-        assert len(graph.templates) <= 3 and graph.reason is None
+@pytest.mark.parametrize("how", ["automatic", "all", "marked"])
+def test_few_plans_for_many_sizes(how, monkeypatch):
+    """A plan over symbols serves many lengths, whatever says that the size changes."""
+    found = dynamics(monkeypatch)
+    dynamic_sizes = {"automatic": None, "all": True, "marked": False}[how]
+    run = torch.compile(lambda x: (x * 2).softmax(-1).sum(0), backend=backend.reformer, dynamic=dynamic_sizes)
+    for length in range(9, 60):
+        x = torch.randn(3, length)
+        if how == "marked":
+            torch._dynamo.mark_dynamic(x, 1)
+        torch.testing.assert_close(run(x), (x * 2).softmax(-1).sum(0))
+    (graph,) = found
+    assert len(graph.templates) <= 3 and graph.reason is None
 
 
-def test_tables_are_of_one_size(monkeypatch):
-    """What depends on a size through a table has a plan for each size, and says why."""
+def test_what_is_made_for_one_size(monkeypatch):
+    """A sum of few elements has a term for each, so each size gets a plan of its own, and the report says why."""
     monkeypatch.setattr(dynamic, "_TRIED", 3)
-    found, reports = dynamics(monkeypatch), []
-
-    def resized(x):
-        return F.interpolate(x, size=(2 * x.shape[2], 2 * x.shape[3]), mode="nearest") * torch.ones(x.shape[3]).cumsum(
-            0
-        ).repeat(2)
-
-    function = lambda x: x.roll(3, -1) + x.flip(-1)  # noqa: E731
-    run = torch.compile(function, backend=backend.reformer, dynamic=True, options={"report": reports.append})
-    for length in range(8, 16):
-        x = torch.randn(4, length)
+    (found, reports), function = (dynamics(monkeypatch), []), lambda x: x.exp().sum(1)
+    options = {"report": reports.append}
+    run = torch.compile(function, backend=backend.reformer, dynamic=True, options=options)
+    for rows in range(2, 8):
+        x = torch.randn(6, rows, 40)
         torch.testing.assert_close(run(x), function(x))
     (graph,) = found
-    if graph.reason is not None:
-        assert "for these sizes only" in str(reports[-1])
+    assert len(graph.templates) == 3 and len(reports) == 6
+    assert "for these sizes only: tables" in str(reports[-1]) and "for these sizes only" not in str(reports[0])
+
+
+def test_templates_are_limited(monkeypatch):
+    monkeypatch.setattr(dynamic, "TEMPLATES", 1)
+    found, function = dynamics(monkeypatch), lambda x: x.exp().sum(0)
+    run = torch.compile(function, backend=backend.reformer, dynamic=True)
+    for rows in (4, 5, 6, 4):
+        x = torch.randn(rows, 40)
+        torch.testing.assert_close(run(x), function(x))
+    assert len(found[0].templates) == 1 and found[0].reason is None
 
 
 def test_arguments_of_other_strides(monkeypatch):
