@@ -2,6 +2,7 @@
 
 import operator
 import random
+from collections.abc import Callable
 
 import pytest
 import torch
@@ -14,6 +15,7 @@ from torch.nn import functional as F
 
 from torch_reformer.compiler import backend
 from torch_reformer.compiler.codegen import size_constants
+from torch_reformer.compiler.fusion.ilp import milp
 from torch_reformer.compiler.runtime import dynamic
 from torch_reformer.compiler.runtime.executable import Executable
 from torch_reformer.program.values import as_value
@@ -235,34 +237,59 @@ MODELS = {
 }
 
 
-@pytest.mark.parametrize("name", MODELS)
-def test_instances_are_the_plans_of_their_sizes(name, monkeypatch):
-    """Step by step, over random sizes for which the guards hold; and gradients are those of eager mode.
+def check_instances(graphs: list[dynamic.Dynamic], drawn: Callable[[int], int]) -> None:
+    """Compare instances of the first templates with the plans that their sizes get by themselves. drawn: gives another
+    size for a size, at random."""
+    for graph in graphs:
+        assert graph.templates and graph.reason is None
+        template, values = graph.templates[-1], graph.first
+        served = []
+        for _ in range(2000):
+            new = {size: drawn(size) for size in {*values.values()}}
+            other = {name: new[size] for name, size in values.items()}
+            served += [other] if template.holds(*other.values()) and other != values else []
+        assert len(served) > 5
+        for other in random.sample(served, 3):
+            made, static = template.at(tuple(other.values())), graph.plan(graph.symbolic.at(other), starts=False)
+            assert steps_of(made) == steps_of(static)
 
-    Decisions about cost note guards here, so that plans have to be equal."""
+
+@pytest.fixture
+def exact(monkeypatch):
+    """Decisions about cost note guards, and none is left to an integer program, so that plans have to be equal."""
     monkeypatch.setattr(sizes, "NOTES_COSTS", True)
+    monkeypatch.setattr(milp, "name", lambda: None)
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_instances_are_the_plans_of_their_sizes(name, exact, monkeypatch):
+    """Step by step, over random sizes for which the guards hold; and gradients are those of eager mode."""
     graphs, (make, inputs) = dynamics(monkeypatch), MODELS[name]
     model = make()
     run = torch.compile(model, backend=backend.reformer, dynamic=True)
-    first = 5, 45
-    for rows, size in (first, (5, 49), (7, 33)):
+    for rows, size in ((5, 45), (5, 49), (7, 33)):
         x, found = inputs(rows, size), []
         for call in (run, model):
             model.zero_grad()
             (loss := call(x)).backward()
             found.append([loss.detach(), *(parameter.grad.clone() for parameter in model.parameters())])
         assert training_models.relative_error(*found) < 2e-5
-    assert len(graphs) == 2
-    for graph in graphs:
-        template, values = graph.templates[-1], graph.first
-        assert graph.reason is None and {*values.values()} <= {*first}
-        drawn = ({5: random.choice((3, 5, 7, 11)), 45: random.randrange(33, 200)} for _ in range(3000))
-        others = ({name: new[value] for name, value in values.items()} for new in drawn)
-        served = [other for other in others if template.holds(*other.values())]
-        assert len(served) > 5
-        for other in random.sample(served, 5):
-            made, static = template.at(tuple(other.values())), graph.plan(graph.symbolic.at(other), starts=False)
-            assert steps_of(made) == steps_of(static)
+    assert len(graphs) == 2 and {*graphs[0].first.values()} <= {5, 45}
+    check_instances(graphs, lambda size: random.choice((3, 5, 7, 11)) if size == 5 else random.randrange(33, 200))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", training_models.MODELS)
+def test_instances_of_many_networks(name, exact, monkeypatch):
+    graphs = dynamics(monkeypatch)
+    model, (x, *others) = training_models.make(name)
+    x = x.repeat(6, *[1] * (x.dim() - 1))[:21]
+    if x.dim() == 2:  # words
+        x = x.repeat(1, 5)[:, :37].clone()
+        torch._dynamo.mark_dynamic(x, 1)
+    torch._dynamo.mark_dynamic(x, 0)
+    torch.compile(model, backend=backend.reformer)(x, *others).backward()
+    check_instances(graphs, lambda size: random.randrange(size // 2, 3 * size))
 
 
 @pytest.mark.parametrize("how", ["automatic", "all", "marked"])
