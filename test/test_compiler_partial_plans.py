@@ -17,7 +17,7 @@ from torch.utils.checkpoint import checkpoint
 
 from torch_reformer.compiler.backend import reformer
 from torch_reformer.compiler.lowering.split import Subgraph, is_whole, split
-from torch_reformer.compiler.runtime import executable
+from torch_reformer.compiler.runtime import run_graph
 
 pytestmark = needs_aten
 
@@ -110,8 +110,8 @@ class Layers(nn.Module):
 
 def test_few_subgraphs(monkeypatch):
     """Independent operators share one, so a layer needs two more, forward and backward."""
-    found, original = [], executable.split
-    monkeypatch.setattr(executable, "split", lambda module: found.append(original(module)) or found[-1])
+    found, original = [], run_graph.split
+    monkeypatch.setattr(run_graph, "split", lambda module: found.append(original(module)) or found[-1])
     check(Layers(), torch.randn(N, ROWS, COLUMNS, dtype=torch.float64))
     partial = [[each.is_planned for each in subgraphs] for subgraphs in found if len(subgraphs) > 1]
     assert partial == [[True, False, True, False, True]] * 2

@@ -20,7 +20,7 @@ from training_models import conv_norm, relative_error, step
 
 from torch_reformer import functional, fuse
 from torch_reformer.compiler.cli import planned
-from torch_reformer.compiler.runtime import executable
+from torch_reformer.compiler.runtime import run_graph
 
 pytestmark = needs_aten
 
@@ -190,7 +190,7 @@ def test_parts_alone():
 
 def test_many_models(monkeypatch):
     """No model counts towards PyTorch's limit of compilations of a function, and each model has sizes of its own."""
-    monkeypatch.setattr(executable, "Dynamic", None)
+    monkeypatch.setattr(run_graph, "Dynamic", None)
     for i in range(torch._dynamo.config.recompile_limit + 2):
         model = nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU()).double()
         expected = copy.deepcopy(model)

@@ -76,8 +76,10 @@ PRIVATE_TORCH = {
     "compiler/pre_grad/attention_masks.py",
     "compiler/runtime/compiled.py",
     "compiler/runtime/cuda_graphs.py",
+    "compiler/runtime/dynamic.py",
     "compiler/runtime/executable.py",
     "compiler/runtime/measure.py",
+    "compiler/runtime/sized_graph.py",
     "compiler/runtime/static_sizes.py",
 }
 MOST_LINES = 475

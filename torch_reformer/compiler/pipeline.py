@@ -66,7 +66,8 @@ from .pre_grad.attention_masks import simplify_masks
 from .pre_grad.attention_operands import simplify_operands
 from .pre_grad.own_convolutions import replace_own_convolutions
 from .runtime.compiled import Compiled
-from .runtime.executable import Executable, run_graph
+from .runtime.executable import Executable
+from .runtime.run_graph import run_graph
 
 FUSION_ROUNDS = 4  # at most, of horizontal fusion and recomputation
 AFTER_FUSION = (fuse_copies, fuse_concats, fuse_transposes, fuse_gathers)  # applied to chosen groups
@@ -130,12 +131,18 @@ def compile_graph(module: GraphModule, report: Callable[[Report], Any] | None) -
     return run_graph(module, functools.partial(plan, report=report), report)
 
 
-def plan(module: GraphModule, report: Callable[[Report], Any] | None = None, gpu: str | None = None) -> Executable:
+def plan(
+    module: GraphModule,
+    report: Callable[[Report], Any] | None = None,
+    gpu: str | None = None,
+    starts: bool = True,
+) -> Executable:
     """Plan a graph whose sizes are known.
 
     Args:
         report: if given, the executable has a report.
         gpu: a key of device_model.GPUS: plan for this GPU, and compile nothing. None: plan for the graph's own device.
+        starts: whether the kernels are compiled, if no GPU is given.
 
     Raises:
         Unsupported: no plan can compute the graph.
@@ -152,13 +159,13 @@ def plan(module: GraphModule, report: Callable[[Report], Any] | None = None, gpu
     show("lower_fx", graph)
     for rewrite in PASSES:
         optional(rewrite, graph)
-    compiles = gpu is None
+    starts = starts and gpu is None
     gpu = gpu or gpu_of(graph)
     fusions, planned = _fuse(graph, gpu)
     fusion, emitted = _emit(graph, fusions)
     plan_report = report and report_of(graph, fusion, gpu, planned)
     executable = Executable(module, graph, constants, fusion, planned, emitted, plan_report)
-    if compiles:
+    if starts:
         executable.start()
     return executable
 

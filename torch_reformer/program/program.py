@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 
 import torch
 
+from ..runtime.sizes import Real, bits_of_double
 from .mapped import MAPS, Mapped, map_of
 from .operations import INPUTS, NUMBER, OUTPUTS, PER, ROW_REDUCTIONS
 from .values import Number, Value, as_value, in_order, index_of, varies
@@ -198,7 +199,8 @@ class Program:
             elif node.is_input:
                 attribute = self.names.index(node.name)
             elif node.attribute is not None:
-                (attribute,) = struct.unpack("<q", struct.pack("<d", node.attribute))
+                is_real = type(node.attribute) is Real
+                attribute = node.attribute.bits() if is_real else bits_of_double(node.attribute)
             code += [NUMBER[node.op], *operands, *[-1] * (3 - len(operands)), attribute]
         for output, (value, factor) in zip(self.outputs, split, strict=True):
             code += [OUTPUTS.index(output.kind), PER.index(output.per), number[id(value)], _STORED[output.dtype]]

@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from ..runtime.sizes import Real, as_float
 from .operations import INPUTS, OPERANDS, ROW_REDUCTIONS
 
 Number = int | float
@@ -24,7 +25,7 @@ class Value:
         self.op = op
         self.operands = tuple(as_value(operand) for operand in operands)
         # the number of a constant, the name of an input, or a mapped tensor's Mapped (mapped.py)
-        self.attribute: Any = float(attribute) if op == "constant" else attribute
+        self.attribute: Any = as_float(attribute) if op == "constant" else attribute
 
     @property
     def is_input(self) -> bool:
@@ -103,8 +104,8 @@ def plain(number: Number) -> Number:
 def as_value(value: Value | Number) -> Value:
     if isinstance(value, Value):
         return value
-    if isinstance(value, (int, float)):
-        return Value("constant", attribute=float(plain(value)))
+    if isinstance(value, (int, float, Real)):
+        return Value("constant", attribute=plain(value))
     raise TypeError(f"program: expected a value or a number, got {type(value).__name__}")
 
 

@@ -3,6 +3,7 @@ and the native library checks them once."""
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -12,6 +13,7 @@ from torch.fx.operator_schemas import get_signature_for_torch_op
 
 from . import aten
 from .arguments import shown
+from .sizes import plain
 
 TENSOR, NUMBER = -1, -2  # kinds of results, in place of the length of a list of tensors
 # results of these types beside tensors are dropped: their values are known in advance
@@ -55,10 +57,9 @@ class AtenCall:
             raise RuntimeError(f"PyTorch's operators can't be steps of plans: {aten.missing}")
         lengths, layouts = list(lengths), list(layouts)
         self.operator, self.name = operator, operator.name()
-        self._arguments = args, kwargs, lengths, layouts
+        self.arguments = args, kwargs, lengths, layouts
         # This always returns schemas, since each operator of torch.ops has one.
         _, (self.schema, *_) = get_signature_for_torch_op(operator, return_schemas=True)  # type: ignore[misc]
-        self.values = self._bound(args, dict(kwargs))
         places = [
             self._numbers(argument, value) for argument, value in zip(self.schema.arguments, self.values, strict=True)
         ]
@@ -73,12 +74,31 @@ class AtenCall:
         )
         self.results = self._results(lengths)
         self.result_count = sum(1 if length == TENSOR else max(length, 0) for length in self.results)
+        self.call = aten.library.OperatorCall(*plain(self.described()))
+
+    @functools.cached_property
+    def values(self) -> list:
+        """The arguments in the order of the operator's schema."""
+        args, kwargs, *_ = self.arguments
+        return self._bound(args, dict(kwargs))
+
+    def described(self) -> tuple:
+        """What the native call is made of: the operator's name and overload, its arguments with True in place of
+        tensors, and lengths and layouts of its results."""
+        _, _, lengths, layouts = self.arguments
         placeholders = self._with_tensors([True] * len(self.inputs))
-        name, overload = self.schema.name, self.schema.overload_name
-        self.call = aten.library.OperatorCall(name, overload, placeholders, lengths, layouts)
+        return self.schema.name, self.schema.overload_name, placeholders, lengths, layouts
+
+    def again(self, arguments: tuple, call) -> AtenCall:
+        """The call with other numbers among its arguments, those that stand for tensors excepted; call: the native call
+        with these numbers."""
+        other = object.__new__(AtenCall)
+        other.__dict__ = {name: value for name, value in self.__dict__.items() if name != "values"}
+        other.arguments, other.call = arguments, call
+        return other
 
     def __reduce__(self):
-        return _call_by_name, (self.name, *self._arguments)
+        return _call_by_name, (self.name, *self.arguments)
 
     def _bound(self, args: Sequence, kwargs: dict[str, Any]) -> list:
         """Argument values in the order of the schema, with defaults filled in and single numbers expanded to lists
@@ -147,7 +167,7 @@ class AtenCall:
             if length != TENSOR and length != len(result):
                 raise RuntimeError(f"{self.name} gave a list of {len(result)} tensors; the plan says {length}")
             flat += [result] if length == TENSOR else result
-        *_, layouts = self._arguments
+        *_, layouts = self.arguments
         return [*map(_in_layout, flat, layouts), *flat[len(layouts) :]]
 
     def _with_tensors(self, tensors: Sequence) -> list:

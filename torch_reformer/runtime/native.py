@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import array
 import ctypes
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -318,7 +319,8 @@ def operations() -> dict[str, int]:
 def intern_plan(code: list[int]) -> int:
     """Number by which private operators take this plan, valid until release_plan(number). csrc/plan/plan.h describes
     the code."""
-    return check(c_api.intern_plan((ctypes.c_int64 * len(code))(*code), len(code)))
+    numbers = array.array("q", code)
+    return check(c_api.intern_plan((ctypes.c_int64 * len(code)).from_buffer(numbers), len(code)))
 
 
 def interned_counts() -> tuple[int, int]:

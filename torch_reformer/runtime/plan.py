@@ -176,6 +176,12 @@ class Plan:
         self.frees = self._last_uses()
         return self
 
+    def again(self, steps: list[Step]) -> Plan:
+        """The plan with these steps, which have the same tensors."""
+        other = Plan(self._inputs)
+        other.steps, other._count, other.outputs, other.frees = steps, self._count, self.outputs, self.frees
+        return other
+
     def _last_uses(self) -> list[list[int]]:
         """For each step, the tensors that can be freed after it: those that it is the last to use, and its results that
         nobody uses. The plan's outputs are never freed."""
@@ -196,7 +202,7 @@ class Plan:
             ValueError: if a step is malformed.
         """
         code = [self._inputs, len(self.outputs), *self.outputs]
-        for step, frees in zip(self.steps, self._last_uses(), strict=True):
+        for step, frees in zip(self.steps, self.frees or self._last_uses(), strict=True):
             code += [_KINDS.index(step.kind)]
             for numbers in (step.what, step.inputs, step.into, frees):
                 code += [len(numbers), *numbers]
@@ -204,7 +210,7 @@ class Plan:
 
     def __str__(self) -> str:
         lines = [f"given {_names(range(self._inputs))}"]
-        for step, frees in zip(self.steps, self._last_uses(), strict=True):
+        for step, frees in zip(self.steps, self.frees or self._last_uses(), strict=True):
             notes = [("writes", step.writes()), ("frees", frees)]
             notes_text = "; ".join(f"{verb} {_names(tensors)}" for verb, tensors in notes if tensors)
             results = f"{_names(step.made)} = " if step.made else ""

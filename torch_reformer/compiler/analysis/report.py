@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch.fx import Node
 
+from ...runtime.sizes import about_cost, estimate
 from ..fusion.greedy import Fusion
 from ..fusion.group import FusionGroup
 from ..fusion.ilp.planner import IlpSummary
@@ -61,12 +62,14 @@ class Report:
         unfused: a line for each operation of the graph, as if each had its own kernel.
         planned: the outcome of the integer program; None if the groups are greedy.
         broken: where and why Dynamo ended the graph before its function's end, and what that costs; None if it did not.
+        only_for: why the plan is for one tuple of sizes only, if other plans of the graph may be for many; else None.
     """
 
     lines: tuple[Line, ...]
     unfused: tuple[Line, ...]
     planned: IlpSummary | None = None
     broken: str | None = None
+    only_for: str | None = None
 
     @property
     def bytes(self) -> int:
@@ -88,7 +91,8 @@ class Report:
         total = f"{_total(self.lines)}{measured}; one by one {_total(self.unfused)}"
         planned = [str(self.planned)] if self.planned else []
         broken = [f"broken off: {self.broken}"] if self.broken else []
-        return "\n".join([head, *map(str, self.lines), total, *planned, *broken])
+        only_for = [f"for these sizes only: {self.only_for}"] if self.only_for else []
+        return "\n".join([head, *map(str, self.lines), total, *planned, *broken, *only_for])
 
 
 def _sum(times: Iterable[float | None]) -> float | None:
@@ -120,6 +124,7 @@ def _product_sizes(operation: Operation) -> tuple[str, ...]:
     return (f"{first.layout.sizes[0]}x{first.layout.sizes[1]}x{second.layout.sizes[1]}",)
 
 
+@about_cost()
 def report_of(
     graph: Graph,
     fusion: Fusion,
@@ -145,8 +150,9 @@ def report_of(
         group: FusionGroup | Operation,
         measured_us: float | None,
     ) -> Line:
+        read, written = estimate(read), estimate(written)
         anchor = group.anchor if isinstance(group, FusionGroup) else group
-        multiplied = flops(anchor) if anchor else 0
+        multiplied = estimate(flops(anchor)) if anchor else 0
         cost = kind_of(group)
         dtype = multiplied_type(anchor) if multiplied else torch.bfloat16
         us = gpu and predicted_us(gpu, cost, read + written, multiplied, dtype)
@@ -161,7 +167,7 @@ def report_of(
             continue
         group = fusion.groups[number]
         names = [f"[{_name(member)}]" for member in group.recomputed] + [_name(member) for member in group.members]
-        if written:
+        if estimate(written):
             kind = "conv" if group.anchor else "stitch"
             lines.append(line(kind, names, read, written, group, measured_us))
     unfused = [

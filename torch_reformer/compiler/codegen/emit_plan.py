@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import torch
 
 from ...runtime import plan as plans
+from ...runtime.sizes import Real
 from ..fusion.greedy import Fusion
 from ..fusion.group import FusionGroup
 from ..fusion.schedule import needed_in_memory, schedule
@@ -21,6 +22,7 @@ from .map_tables import MapTable, MapTables
 
 _conv2d = torch.ops.reformer._conv2d.default
 _empty = torch.ops.aten.empty_strided.default
+_full = torch.ops.aten.full.default
 _zero = torch.ops.aten.zero_.default
 _cast_all = torch.ops.reformer._cast_all.default
 _ALIGNED = 128  # elements; slices of one allocation begin at multiples, for vectorised reads
@@ -64,6 +66,7 @@ class _Emitter:
         self.base: dict[Value, tuple[int, Layout]] = {}  # value -> number of its tensor, and the layout of that
         self.views: dict[tuple[Value, Layout], int] = {}
         self.types: dict[int, Typed] = {}
+        self.numbers: dict[tuple[str, torch.device], Value] = {}
         for i, value in enumerate(inputs):
             self._bind(value, i, value.layout)
         self.needed = needed_in_memory(fusion, (*fusion.groups, *fusion.extern_calls))
@@ -155,7 +158,7 @@ class _Emitter:
             (result,) = self.steps.aten(_conv2d, (*operands, None, _geometry(group.anchor)))
             self._bind(group.anchor.results[0], result, group.anchor.results[0].layout)
             return
-        kernel = KernelProgram(group, stored, self.tables)
+        kernel = KernelProgram(group, stored, self.tables, self._number_in_memory)
         tensors = [self._number(*kernel.tensors[name]) for name in kernel.program.names]
         if group.anchor:
             operands = [self._number(view) for view in group.anchor.operands]
@@ -170,6 +173,15 @@ class _Emitter:
         for operation, number in zip(stored, results, strict=True):
             if operation.results[0] not in group.copies:
                 self._bind(operation.results[0], number, kernel.layout_of(operation))
+
+    def _number_in_memory(self, number: Real, device: torch.device) -> Value:
+        """A tensor of one element that holds a number, which is computed of sizes."""
+        key = repr(number), device
+        if key not in self.numbers:
+            value = self.numbers[key] = Value(-1, Layout((), ()), torch.float32, device)
+            (tensor,) = self.steps.aten(_full, ((), number), {"dtype": value.dtype, "device": device})
+            self._bind(value, tensor, value.layout)
+        return self.numbers[key]
 
     def _written(self, group: FusionGroup, value: Value, space: IterationSpace) -> int:
         """Number of the existing tensor, or of newly allocated memory, to which the kernel writes a group's result."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable
 
 import torch
 
@@ -11,16 +12,20 @@ from ...program import Program
 from ...program import Value as Expression
 from ...program.mapped import map_of, mapped
 from ...program.row_sums import early_row_sum
+from ...runtime.sizes import Real
 from ..fusion.group import FusionGroup, full_map_of, inlined, is_channel_index
 from ..ir.access import Access
 from ..ir.graph import Indexed, Map, Operation, Reduce, Value, View
 from ..ir.iteration_space import IndexMap, shaped, without
+from ..ir.kernel_limits import MOST_INPUTS, MOST_MAPS
 from ..ir.layout import Layout, span
+from . import size_constants
 from .map_tables import MapTables, table_of
 
 
 class KernelProgram:
-    """Program of a group that stores the results of the operations in ``stored``, and reads tables of maps.
+    """Program of a group that stores the results of the operations in ``stored``, reads tables of maps, and
+    numbers that are computed of sizes (size_constants.py), whose values ``value_of`` gives.
 
     Attributes:
         space: the group's iteration space, in the sizes of one of its tensors where that has four dimensions.
@@ -30,8 +35,14 @@ class KernelProgram:
         dtype: data type of ``acc``, by which the program's precision is chosen.
     """
 
-    def __init__(self, group: FusionGroup, stored: list[Operation], tables: MapTables):
-        self.group, self.tables = group, tables
+    def __init__(
+        self,
+        group: FusionGroup,
+        stored: list[Operation],
+        tables: MapTables,
+        value_of: Callable[[Real, torch.device], Value],
+    ):
+        self.group, self.tables, self.value_of = group, tables, value_of
         layouts = [view.layout for view in group.inputs.values()]
         layouts += [operation.results[0].layout for operation in stored]
         self.space = group.space
@@ -46,7 +57,20 @@ class KernelProgram:
         self.dtype = self._dtype()
         if group.anchor is None:
             self._choose_acc()
-        self.program = Program(*map(self._output, stored))
+        outputs = list(map(self._output, stored))
+        device = stored[0].results[0].device
+        if device.type in size_constants.DEVICES:
+            outputs = size_constants.as_operands(outputs, lambda number: self._named(number, device))
+        self.program = Program(*outputs)
+
+    def _named(self, number: Real, device: torch.device) -> str | None:
+        """Name of the operand that holds a number; None if the kernel has no room for it."""
+        if len(self.tensors) >= MOST_INPUTS + MOST_MAPS:
+            return None
+        value = self.value_of(number, device)
+        name = next((name for name, (view, _) in self.tensors.items() if view.value is value), f"t{len(self.tensors)}")
+        self.tensors[name] = View(value, value.layout), value.layout
+        return name
 
     def _dtype(self) -> torch.dtype:
         """Data type of the group: fp64 if any of its tensors is, else its first floating-point type, else fp32."""

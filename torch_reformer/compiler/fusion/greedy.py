@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import copy
 
+from ...runtime.sizes import about_cost
 from ..ir.access import Access
 from ..ir.graph import Conv, Graph, Map, Operation, Reduce, Value, View
 from ..ir.iteration_space import IndexMap, IterationSpace, find_space, fits, operand_maps, result_maps, without
@@ -56,9 +57,11 @@ class Fusion:
             elif isinstance(operation, Map):
                 sizes = [reduced.get(view.value.maker, 0) for view in operation.inputs]
                 numel = operation.results[0].layout.numel
-                operation.after_reduction = numel * _FEW <= max(sizes, default=0) and all(
-                    size or view.value.layout.numel <= numel for size, view in zip(sizes, operation.inputs, strict=True)
-                )
+                with about_cost():
+                    operation.after_reduction = numel * _FEW <= max(sizes, default=0) and all(
+                        size or view.value.layout.numel <= numel
+                        for size, view in zip(sizes, operation.inputs, strict=True)
+                    )
                 if operation.after_reduction:
                     reduced[operation] = max(sizes)
 
@@ -231,7 +234,9 @@ class Fusion:
         for number, bytes_shared in sorted(self._candidates(inputs, full).items()):
             group = self.groups[number]
             space = self._space(group, operation, inputs, operands, reductions, layout.numel)
-            if space is not None and bytes_shared > most:
+            with about_cost():
+                is_better = bytes_shared > most
+            if space is not None and is_better:
                 best, space_of_best, most = group, space, bytes_shared
         if best is None and is_small(operation):
             best = self._with_rows(operation, inputs) or self._with_channels(operation, inputs)
@@ -307,6 +312,7 @@ class Fusion:
             return None
         return space
 
+    @about_cost()
     def _would_wait(self, group: FusionGroup, inputs) -> bool:
         """True if joining would make the group wait for a much larger one that its consumers could otherwise join.
 

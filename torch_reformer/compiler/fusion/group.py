@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from ...runtime.sizes import about_cost
 from ..ir.access import Access, composed
 from ..ir.gather import counts_up
 from ..ir.graph import Conv, Indexed, Map, Operation, Random, Reduce, Value, View, is_cast
@@ -297,7 +298,9 @@ def is_small(operation: Operation | None) -> bool:
     if isinstance(operation, Indexed):
         return operation.only_chooses
     (result,) = operation.results
-    if isinstance(operation, Random) or not operation.inputs or result.layout.numel <= SMALL:
+    with about_cost():
+        has_few = result.layout.numel <= SMALL
+    if isinstance(operation, Random) or not operation.inputs or has_few:
         return True
     if operation.after_reduction:
         return True

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import itertools
 
+from ...runtime.sizes import about_cost
 from ..ir.graph import Reduce, Value
 from ..ir.iteration_space import IterationSpace, find_space, fits
 from ..ir.kernel_limits import LITTLE, MOST_INPUTS, MOST_OPERATIONS, MOST_OUTPUTS
@@ -34,6 +35,7 @@ def fuse_horizontally(fusion: Fusion) -> bool:
     return any_merged
 
 
+@about_cost()
 def _pairs(fusion: Fusion) -> list[tuple[int, int]]:
     """Pairs of groups that make or read the same tensor element by element, or have equally few elements; those that
     share the most bytes come first."""

@@ -4,6 +4,7 @@ Batch norm's backward, for example, recomputes the activation's gradient, which 
 
 from __future__ import annotations
 
+from ...runtime.sizes import about_cost
 from ..ir.graph import Map, Operation, Value
 from ..ir.iteration_space import find_space, fits
 from ..ir.kernel_limits import MOST_INPUTS, MOST_OPERATIONS
@@ -60,7 +61,8 @@ class _Recompute:
         if stored:
             ways.append(group.traced(operation, stored))
         gains = [self._gain(group, operation, readers, way) for way in ways]
-        best = max(range(len(ways)), key=lambda i: gains[i][0])
+        with about_cost():
+            best = max(range(len(ways)), key=lambda i: gains[i][0])
         for reader in gains[best][1]:
             self._inline(reader, value, *ways[best])
         return bool(gains[best][1])
@@ -74,7 +76,8 @@ class _Recompute:
             return 0, []
         costs = [(reader, self._cost(reader, value, *computation, group)) for reader in readers]
         if value in self.required:
-            chosen = [(reader, cost) for reader, cost in costs if cost is not None and cost < value.bytes]
+            with about_cost():
+                chosen = [(reader, cost) for reader, cost in costs if cost is not None and cost < value.bytes]
             return sum(value.bytes - cost for _, cost in chosen), [reader for reader, _ in chosen]
         if any(cost is None for _, cost in costs):
             return 0, []
@@ -82,7 +85,8 @@ class _Recompute:
         if self._stores_only(group, operation):
             saved += sum(view.value.bytes for view in computation[1].values())
         gain = saved - sum(cost for _, cost in costs)
-        return gain, readers if gain >= 0 else []
+        with about_cost():
+            return gain, readers if gain >= 0 else []
 
     def _is_stored(self, group: FusionGroup, operation: Operation) -> bool:
         """True if the operation's result is needed outside of its group."""

@@ -16,6 +16,8 @@ from torch.utils._pytree import tree_leaves
 from .digits import joined
 from .fake_tensors import layout_of
 from .layout import Layout
+from .sized_results import sized_again
+from .sized_tensor import SizedTensor
 
 aten = torch.ops.aten
 
@@ -83,6 +85,8 @@ def given_again(node: Node, changed: dict[Node, object]):
         return changed.get(operand, operand.meta.get("val"))
 
     operands = tree_leaves([value(operand) for operand in node.all_input_nodes])
+    if any(type(operand) is SizedTensor for operand in operands):
+        return sized_again(node, *torch.fx.map_arg((node.args, node.kwargs), value))
     mode = next(operand.fake_mode for operand in operands if isinstance(operand, Tensor))
     args, kwargs = torch.fx.map_arg((node.args, node.kwargs), value)
     with mode, torch.no_grad():

@@ -34,7 +34,7 @@ def fold_constants(module: GraphModule) -> None:
     call gives a new tensor, and so do values that programs have without reading memory."""
     known: dict[Node, None] = {}  # in order
     for node in module.graph.nodes:
-        if _is_constant(module, node) or (_is_pure(node) and known.keys() >= {*node.all_input_nodes}):
+        if known.keys() >= {*node.all_input_nodes} and (_is_constant(module, node) or _is_pure(node)):
             known[node] = None
     values: dict[Node, Tensor] = {}
     total = 0

@@ -15,6 +15,7 @@ from ..ir.fake_tensors import layout_of, typed
 from ..ir.graph import Call, Conv, ConvGrads, Geometry, Graph, Typed, Value, View
 from ..ir.iteration_space import index_map_of, is_strided
 from ..ir.layout import Layout
+from ..ir.sized_tensor import SizedTensor
 from .conv1x1_as_mm import convolution, gradients, is_product
 from .pointwise import add_map
 from .reductions import add_sum
@@ -153,6 +154,10 @@ def _sum_by_pytorch(graph: Graph, value: Tensor, grad: View) -> View:
     """The gradient of the bias, whose fake is `value`, by PyTorch's operator."""
     (result,) = graph.add(Call(aten.sum.dim_IntList, (grad, [0, 2, 3]), {}), [typed(value)])
     return View(result, result.layout)
+
+
+def _like(view: View) -> SizedTensor:
+    return SizedTensor(view.value, view.layout.sizes, view.layout.strides)
 
 
 RULES = {aten.convolution.default: _convolution, aten.convolution_backward.default: _convolution_backward}

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 from torch.fx import GraphModule, Node
 
+from ...runtime.sizes import Real
 from ..ir.custom_ops import CONSTANT, DONATED, USER_CAST, scaled
 from ..ir.fake_tensors import Unsupported, layout_of, real_tensors, typed
 from ..ir.graph import Call, Graph, View, views_of
@@ -134,7 +135,7 @@ class _Lowering:
         args, value, target = self._value(node.args), node.meta.get("val"), node.target
         if target is operator.getitem:
             return args[0][args[1]]
-        if isinstance(value, (int, float, bool)):
+        if isinstance(value, (int, float, bool, Real)):
             return value  # arithmetic of sizes
         if reason := why_unplanned(node):
             raise Unsupported(reason)

@@ -12,6 +12,7 @@ from torch import Tensor
 from ... import program as p
 from ...program import Value as Expression
 from ...runtime.dtypes import FLOATS
+from ...runtime.sizes import Real, as_float
 from ..ir.contiguous import copied, in_order
 from ..ir.custom_ops import scaled
 from ..ir.fake_tensors import is_plain, layout_of, real_tensors, typed
@@ -207,7 +208,7 @@ def _constant(number: Callable, graph: Graph, value, *args, **kwargs) -> View | 
     constant = number(*args)
     if constant is None or not layout_of(value).is_dense or not value.numel():
         return None
-    return full(graph, float(bool(constant) if value.dtype == torch.bool else constant), value)
+    return full(graph, as_float(bool(constant) if value.dtype == torch.bool else constant), value)
 
 
 def full(graph: Graph, number: float, like: Tensor) -> View:
@@ -232,7 +233,7 @@ def _map(target, rule: Callable[..., Expression], graph: Graph, value, *args, **
                 return None
             places.append(place)
             inputs.append(view)
-        elif not (arg is None or isinstance(arg, (int, float, bool, str))):
+        elif not (arg is None or isinstance(arg, (int, float, bool, str, Real))):
             return None
     if any(isinstance(arg, View) for arg in kwargs.values()) or not computes(inputs, value):
         return None

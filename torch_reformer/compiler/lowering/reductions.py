@@ -18,6 +18,7 @@ from ..ir.contiguous import dense
 from ..ir.fake_tensors import layout_of
 from ..ir.graph import Graph, View
 from ..ir.layout import Layout
+from ..ir.sized_tensor import SizedTensor
 from .pointwise import add_map
 from .reduced import mapped, reduced, statistics, wide
 
@@ -129,8 +130,9 @@ def _var_mean(graph: Graph, value, view, dims=None, correction=None, keepdim=Fal
 
 
 def _var(graph: Graph, value, view, dims=None, correction=None, keepdim=False):
-    with value.fake_mode:
-        wider = value.float() if value.dtype in NARROW else value
+    wider = value
+    if value.dtype in NARROW:
+        wider = SizedTensor(value, value.shape, value.stride(), dtype=torch.float32)
     found = _var_mean(graph, (wider, wider), view, dims, correction, keepdim)
     if found is None or wider is value:
         return found and found[0]

@@ -5,8 +5,7 @@ from __future__ import annotations
 import copy
 import dataclasses
 import functools
-import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -18,23 +17,18 @@ from ...operators import run_plan
 from ...operators.dispatch import is_observed
 from ...runtime import aten
 from ...runtime.plan import Plan
-from ..analysis.report import Report, joined, report_of_calls
+from ..analysis.report import Report
 from ..codegen.emit_plan import EmittedPlan
 from ..fusion.greedy import Fusion
 from ..fusion.ilp.planner import IlpSummary
-from ..ir.fake_tensors import Unsupported, real_tensors
+from ..ir.fake_tensors import real_tensors
 from ..ir.graph import Call, Graph, View
-from ..ir.stages import attempted, has_left_out
+from ..ir.stages import has_left_out
 from ..lowering.from_fx import SCALE
-from ..lowering.split import Subgraph, is_whole, split
-from .compiled import Compiled, Uncached, reporting
-from .partial_plan import ByPyTorch, PartialPlan, plan_inner_graphs, warn_of_calls
+from .compiled import Compiled, reporting
 from .precompile import precompile
-from .static_sizes import depends_on_sizes, depends_on_values, static
 
 keeps_graph = torch._C._autograd._get_current_graph_task_keep_graph  # True if the backward that runs retains its graph
-MakePlan = Callable[[GraphModule], "Executable"]  # raises Unsupported
-PLANS = 64  # that one graph with symbolic sizes keeps at a time
 
 
 class Executable(Compiled):
@@ -45,6 +39,7 @@ class Executable(Compiled):
         planned: the outcome of the integer program, if there was one.
         emitted: the plan.
         constants: tensors that the plan takes after the graph's own inputs.
+        fixed: for each output of the graph that is no tensor, its value in a tuple; None for tensors.
     """
 
     def __init__(
@@ -64,7 +59,7 @@ class Executable(Compiled):
         self._tensors = [place for place, node in enumerate(inputs) if isinstance(node.meta["val"], Tensor)]
         self._has_only_tensors = len(self._tensors) == len(inputs)
         self._count = len(graph.output_views())
-        self._fixed = [None if isinstance(output, View) else (output,) for output in graph.outputs]
+        self.fixed = [None if isinstance(output, View) else (output,) for output in graph.outputs]
         self._views = _views(graph, len(graph.inputs) + len(emitted.tables))
         self._scaled = _scaled(graph)
 
@@ -89,6 +84,11 @@ class Executable(Compiled):
     def report_to(self, report: Callable[[Report], Any] | None) -> None:
         if report is not None:
             report(self._report)
+
+    def note_sizes(self, reason: str | None) -> None:
+        """Note in the report why the plan is for one tuple of sizes only."""
+        if self._report and reason:
+            self._report = dataclasses.replace(self._report, only_for=reason)
 
     @property
     def plan(self) -> Plan:
@@ -120,10 +120,10 @@ class Executable(Compiled):
             results = run_plan.step_by_step(self.plan, tensors)
         else:
             results = aten.library.run_plan(self._number, tensors, self._count, self._views)
-        if self._count == len(self._fixed):
+        if self._count == len(self.fixed):
             return results
         rest = iter(results)
-        return [next(rest) if fixed is None else fixed[0] for fixed in self._fixed]
+        return [next(rest) if fixed is None else fixed[0] for fixed in self.fixed]
 
 
 def _views(graph: Graph, inputs: int) -> list[tuple[int, int]]:
@@ -144,110 +144,3 @@ def _scaled(graph: Graph) -> list[int]:
     calls = [operation for operation in graph.operations if isinstance(operation, Call)]
     written = {value for call in calls if call.operator is SCALE for value in call.writes}
     return [place for place, value in enumerate(graph.inputs) if value in written]
-
-
-class Dynamic:
-    """A graph with symbolic sizes: plans an executable for each tuple of sizes and numbers that it is called with, but
-    for those that depend on values, as of what a forward with ``nonzero`` saves: PyTorch runs the operators that read
-    them."""
-
-    def __init__(self, module: GraphModule, plan: MakePlan, report: Callable[[Report], Any] | None):
-        self.module, self.plan, self.report = module, plan, report
-        self._plans = functools.lru_cache(PLANS)(self._planned)
-        inputs = module.graph.find_nodes(op="placeholder")
-        self._unknown = {place for place, node in enumerate(inputs) if depends_on_values(node.meta.get("val"))}
-
-    def __call__(self, args: list) -> list:
-        # Numbers by their texts, as -0.0 equals 0.0, and NaN equals nothing.
-        key = tuple(_sizes(arg) for place, arg in enumerate(args) if place not in self._unknown)
-        key = _Key(key, args)
-        plan = self._plans(key)
-        key.args = None  # the cache may keep this key, which would keep the tensors alive
-        return plan(args)
-
-    def _planned(self, key: _Key) -> Compiled:
-        return planned(self.plan, self.module, self.report, key.args)
-
-
-class _Key:
-    """Key of a cached plan: equal for arguments of equal sizes and numbers."""
-
-    def __init__(self, key: tuple, args: list):
-        self.key, self.args = key, list(args)
-
-    def __eq__(self, other) -> bool:
-        return self.key == other.key
-
-    def __hash__(self) -> int:
-        return hash(self.key)
-
-
-def _sizes(arg):
-    return (arg.shape, arg.stride()) if isinstance(arg, Tensor) else repr(arg)
-
-
-def planned(
-    plan: MakePlan, module: GraphModule, report: Callable[[Report], Any] | None, args: Sequence[Any] | None = None
-) -> Compiled:
-    """The graph's executable. If no plan can compute all of it: a partial plan, or a function that runs it by PyTorch's
-    operators, with a warning.
-
-    Args:
-        args: arguments whose sizes the graph is planned for; None if its sizes are numbers.
-    """
-    try:
-        if aten.library is None:
-            raise Unsupported(aten.missing)
-        result = attempted(lambda: _plan_or_split(plan, module, args), module)
-    except Unsupported as why:
-        warnings.warn(f"a graph runs without a plan, by PyTorch's operators: {why}", stacklevel=2)
-        module.recompile()  # the stages change graphs only
-        return Uncached(lambda values: _by_pytorch(module, values))
-    if isinstance(result, tuple):
-        return _partial(plan, *result, report)
-    result.report_to(report)
-    return result
-
-
-def _plan_or_split(
-    plan: MakePlan, module: GraphModule, args: Sequence[Any] | None
-) -> Executable | tuple[GraphModule, list[Subgraph]]:
-    """The graph's executable, or the graph of known sizes and its subgraphs."""
-    module = module if args is None else static(module, args)
-    subgraphs = split(module)
-    return plan(module) if is_whole(module, subgraphs) else (module, subgraphs)
-
-
-def _by_pytorch(module: GraphModule, args: list) -> list:
-    values = list(args)
-    args.clear()
-    return module.forward(*values)
-
-
-def _partial(
-    plan: MakePlan, module: GraphModule, subgraphs: list[Subgraph], report: Callable[[Report], Any] | None
-) -> PartialPlan:
-    """The plans of the graph's subgraphs, and of the graphs that its operators call, and one report of all."""
-    reports: list[Report] = []
-    append = reports.append if report else None
-    run_inner = functools.cache(lambda inner: run_graph(inner, plan, append))
-    runs: list[Callable[[list], Any]] = []
-    for subgraph in subgraphs:
-        if subgraph.is_planned:
-            runs.append(planned(plan, subgraph.module, append))
-        else:
-            plan_inner_graphs(subgraph.module, run_inner)
-            runs.append(ByPyTorch(subgraph, subgraphs))
-            reports.append(report_of_calls(subgraph.operators))
-    warn_of_calls(subgraphs)
-    if report:
-        report(joined(reports))
-    return PartialPlan(module, subgraphs, runs)
-
-
-def run_graph(module: GraphModule, plan: MakePlan, report: Callable[[Report], Any] | None) -> Compiled:
-    """Run a graph of AOTAutograd's by a plan, or by a plan for each tuple of sizes if they are symbolic."""
-    values = [node.meta.get("val") for node in module.graph.nodes if node.op in ("placeholder", "call_function")]
-    if any(map(depends_on_sizes, values)):
-        return Uncached(Dynamic(module, plan, report))
-    return planned(plan, module, report)

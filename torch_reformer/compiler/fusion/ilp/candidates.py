@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 import torch
 
+from ....runtime.sizes import estimate
 from ...ir.graph import Reduce, Value
 from ...ir.kernel_limits import MOST_OUTPUTS
 from ..group import FusionGroup
@@ -159,14 +160,14 @@ class Candidates:
         reads: dict[Value, int] = {}
         for (value, _), view in views.items():
             before |= self.before.get(value, 0)
-            reads[value] = reads.get(value, 0) + view.elements * view.value.dtype.itemsize
+            reads[value] = reads.get(value, 0) + estimate(view.elements) * view.value.dtype.itemsize
         if before & once:
             return None
         live = []
         for operation in group.members:
             users, is_output = self.atoms.users(operation.results[0])
             if is_output or users & ~operations:
-                live.append(operation.results[0].bytes)
+                live.append(estimate(operation.results[0].bytes))
         if len(live) > MOST_OUTPUTS:
             return None
         own = [operation for operation in group.members if not before >> self.atoms.place_of[operation] & 1]

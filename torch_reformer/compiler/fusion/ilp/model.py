@@ -16,6 +16,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 
+from ....runtime.sizes import estimate
 from ...ir.graph import Value
 from .atoms import Atoms
 from .candidates import Candidate
@@ -52,7 +53,7 @@ class ComponentSolver:
     def __init__(self, atoms: Atoms, launch: float):
         self.atoms, self.launch = atoms, launch
         values = (operation.results[0] for group in atoms.groups for operation in group.members)
-        self.bytes = {value: value.bytes for value in values}
+        self.bytes = {value: estimate(value.bytes) for value in values}
 
     def greedy(self, component: Component) -> Solution:
         """Greedy groups as a solution."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 
+from ....runtime.sizes import estimate
 from ...ir.device_model import bytes_of_start, us_of_bytes
 from ..greedy import Fusion
 from ..traffic import traffic
@@ -140,4 +141,4 @@ class _Planner:
 def cost_of(fusion: Fusion, gpu: str | None) -> float:
     """Traffic of groups and calls in bytes, with the start of each kernel as bytes that take as long."""
     starts = sum(group.anchor is None for group in fusion.groups.values())
-    return sum(map(sum, traffic(fusion).values())) + starts * bytes_of_start(gpu)
+    return sum(estimate(sum(bytes)) for bytes in traffic(fusion).values()) + starts * bytes_of_start(gpu)
