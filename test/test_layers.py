@@ -67,6 +67,7 @@ PRIVATE_TORCH = {
     "compiler/decompositions/tracing.py",
     "compiler/ir/fake_tensors.py",
     "compiler/ir/fx_utils.py",
+    "compiler/ir/sized_results.py",
     "compiler/joint_graph/fold_constants.py",
     "compiler/joint_graph/memory_budget.py",
     "compiler/joint_graph/mutated_inputs.py",

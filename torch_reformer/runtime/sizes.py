@@ -375,7 +375,7 @@ def replaced(value: Any, replace: Callable[[Any], Any]):
         parts = [replaced(part, replace) for part in value]
         if all(part is before for part, before in zip(parts, value, strict=True)):
             return value
-        return type(value)(parts) if type(value) in (list, tuple) else tuple(parts)
+        return value._make(parts) if hasattr(value, "_make") else list(parts) if type(value) is list else tuple(parts)
     if isinstance(value, dict):
         return {key: replaced(part, replace) for key, part in value.items()}
     return value

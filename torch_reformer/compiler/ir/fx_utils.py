@@ -196,7 +196,10 @@ def is_static(module: GraphModule) -> bool:
 
 
 def in_order_of_operand(node: Node, value: Tensor, changed: dict[Node, object]) -> Tensor:
-    """The result of a reduction with its dimensions in the operand's order of memory; the value itself if they are."""
+    """The result of a reduction with its dimensions in the operand's order of memory; the value itself if they are, or
+    if a size is a symbol."""
+    if not all(isinstance(size, int) for size in node.args[0].meta["val"].shape):
+        return value
     operand = layout_of(changed.get(node.args[0], node.args[0].meta["val"]))
     strides = operand.strides
     if value.dim() < len(strides):

@@ -95,25 +95,26 @@ class Dynamic:
         if self.reason is not None or len(self.templates) == TEMPLATES:
             return None
         try:
-            template = self._template(sizes)
+            return self._of_new_template(sizes, args)
         except Unsupported as why:
             self.reason = str(why)
         except Exception as error:
             if raises():
                 raise
             self.reason = f"an internal error ({type(error).__name__}: {error})"
-        else:
-            self.templates.insert(0, template)
-            if len(self.templates) == _TRIED and not self._served:
-                self.reason = "tables or other constants depend on the sizes"
-            if template.takes(values, args):
-                made = template.at(values, with_types=True)
-                made.start()
-                made.report_to(self.report)
-                return made
-            self.reason = "arguments have other strides than the graph was traced with"
         _log.info("each tuple of sizes is planned by itself: %s", self.reason)
         return None
+
+    def _of_new_template(self, sizes: dict[str, int], args: Sequence[Any]) -> Executable:
+        template, values = self._template(sizes), tuple(sizes.values())
+        if not template.takes(values, args):
+            raise Unsupported("arguments have other strides than the graph was traced with")
+        made = template.started(values)
+        made.report_to(self.report)
+        self.templates.insert(0, template)
+        if len(self.templates) == _TRIED and not self._served:
+            self.reason = "tables or other constants depend on the sizes"
+        return made
 
     def _template(self, values: dict[str, int]) -> Template:
         symbols = Symbols(values)

@@ -40,12 +40,10 @@ class Template:
         steps = list(enumerate(executable.plan.steps))
         self._own = [place for place, step in steps if not step.call and has_sizes(step.what)]
         self._calls = {place: step.call for place, step in steps if step.call and has_sizes(step.call.arguments)}
-        described: dict[str, Any] = {}  # native calls; steps of equal ones share theirs
-        self._native = []  # of the calls, in order
-        for call in self._calls.values():
-            description = call.described()
-            described.setdefault(repr(description), description)
-            self._native.append([*described].index(repr(description)))
+        # Native calls, which equal steps share.
+        described = {repr(call.described()): call.described() for call in self._calls.values()}
+        places = {text: place for place, text in enumerate(described)}
+        self._native = [places[repr(call.described())] for call in self._calls.values()]
         self.holds = symbols.holds()
         self._inputs = symbols.function(inputs_of(module))
         self._fixed = symbols.function(executable.fixed)
@@ -59,12 +57,20 @@ class Template:
         """True if the arguments are the numbers, sizes and strides that the graph has for these symbols."""
         return all(is_like(arg, input) for arg, input in zip(args, self._inputs(*values), strict=True))
 
-    def at(self, values: tuple[int, ...], with_types: bool = False) -> Executable:
-        """The executable for these values of the symbols.
+    def started(self, values: tuple[int, ...]) -> Executable:
+        """The first executable, for these values of the symbols. The plan's kernels are compiled, and its tables made,
+        for those that follow, too."""
+        assert len(self._executable.tables) == len(self._executable.emitted.tables)
+        made = self.at(values)
+        numbers, layouts = self._executable.emitted.types, self._layouts(*values)
+        typed = zip(numbers.items(), layouts, strict=True)
+        types = {number: type._replace(layout=Layout(*layout)) for (number, type), layout in typed}
+        made.emitted = dataclasses.replace(made.emitted, types=types)
+        made.start()
+        return made
 
-        Args:
-            with_types: whether it has the types of the plan's tensors, by which kernels are compiled.
-        """
+    def at(self, values: tuple[int, ...]) -> Executable:
+        """The executable for these values of the symbols."""
         steps = list(self._executable.plan.steps)
         for place, what in zip(self._own, self._what(*values), strict=True):
             steps[place] = steps[place]._replace(what=what)
@@ -73,10 +79,5 @@ class Template:
             call = self._calls[place].again(arguments, native[number])
             steps[place] = steps[place]._replace(what=tuple(call.code()), call=call)
         made = self._executable.with_plan(self._executable.plan.again(steps))
-        types = self._executable.emitted.types
-        layouts = [Layout(*layout) for layout in self._layouts(*values)] if with_types else []
-        of_numbers = zip(types.items(), layouts, strict=False)
-        types = {number: type._replace(layout=layout) for (number, type), layout in of_numbers}
-        made.emitted = dataclasses.replace(made.emitted, types=types)
         made.fixed = self._fixed(*values)
         return made
