@@ -4,6 +4,7 @@
 #include <torch/csrc/autograd/function.h>
 #include <torch/csrc/dynamo/compiled_autograd.h>
 
+#include <cstdint>
 #include <utility>
 #include <vector>
 

@@ -22,13 +22,19 @@ aten = torch.ops.aten
 
 
 def sized_again(node: Node, args: tuple, kwargs: dict[str, Any]) -> Any:
-    """The node's result for these values of its operands, which have the sizes that they had.
+    """The node's result for these values of its operands, which have the sizes that they had. A new node has no result
+    yet.
 
     Raises:
         RuntimeError: the view cannot be made of these strides.
         Unsupported: the strides are no order of dimensions, or no rule is known.
     """
-    before = node.meta["val"]
+    if "val" in node.meta:
+        before = node.meta["val"]
+    elif node.target in _NEW_SIZES:
+        before = SizedTensor(args[0], _NEW_SIZES[node.target](*args), ())
+    else:
+        raise Unsupported(f"no rule is known for a new {node.target}, if sizes are symbols")
     if node.target in _VIEWS:
         return _VIEWS[node.target](args[0], before, *args[1:])
     if getattr(node.target, "is_view", False):
@@ -173,4 +179,8 @@ _VIEWS: dict[Callable, Callable[..., Any]] = {
     aten.slice.Tensor: _slice,
     aten.select.int: _select,
     aten.split_with_sizes.default: _split,
+}
+_NEW_SIZES: dict[Callable, Callable[..., Sequence]] = {
+    aten.permute.default: lambda tensor, dims: [tensor.shape[d] for d in dims],
+    aten.view.default: lambda tensor, sizes: sizes,
 }

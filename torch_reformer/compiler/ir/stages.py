@@ -20,7 +20,6 @@ from contextvars import ContextVar
 from typing import TypeVar
 
 from torch.fx import GraphModule, Node
-from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
 
 from .fake_tensors import Unsupported
 from .fx_utils import Snapshot
@@ -132,9 +131,11 @@ def or_whole(rule: Callable) -> Callable:
     def run(*args, **kwargs):
         try:
             return rule(*args, **kwargs)
-        except GuardOnDataDependentSymNode:
-            return NotImplemented
         except Exception as error:
+            from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode  # slow to import
+
+            if isinstance(error, GuardOnDataDependentSymNode):
+                return NotImplemented
             if raises():
                 raise
             failure = Failed(f"the decomposition {rule.__name__}", True, ())

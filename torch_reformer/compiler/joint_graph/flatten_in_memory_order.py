@@ -14,7 +14,8 @@ import torch
 from torch import Tensor
 from torch.fx import GraphModule, Node
 
-from ..ir.fx_utils import CONSTANTS, REDUCTIONS, is_element_wise
+from ..ir.fx_utils import CONSTANTS, REDUCTIONS, given_again, is_element_wise
+from ..ir.layout import Layout
 from .propagate_memory_format import ANY_ORDER, apply, with_choice
 
 aten = torch.ops.aten
@@ -51,7 +52,9 @@ def flatten_in_memory_order(module: GraphModule) -> None:
             if node not in rows.end:
                 return value
             leading = value.shape[: -len(rows.sizes)]
-            return value.new_empty(*leading, *(rows.sizes[d] for d in rows.order)).permute(_inverse(rows, len(leading)))
+            ordered = Layout.row_major((*leading, *(rows.sizes[d] for d in rows.order))).strides
+            strides = tuple(ordered[d] for d in _inverse(rows, len(leading)))
+            return value.new_empty_strided(value.shape, strides)
 
         changed = with_choice(nodes, choose, ANY_ORDER)
         returned = [node for node in changed if node in output.all_input_nodes]
@@ -112,7 +115,8 @@ def _begins(node: Node) -> _Rows | None:
         order = tuple(sorted(range(count), key=lambda d: -strides[d]))
         rows = _Rows(sizes, order, [node])
         leading = filters.dim() - count
-        is_row_major = filters.permute(_permutation(rows, leading)).is_contiguous()
+        of_dims = [(filters.shape[d], filters.stride(d)) for d in _permutation(rows, leading)]
+        is_row_major = Layout(*map(tuple, zip(*of_dims, strict=True))).is_row_major
         return rows if is_row_major and order != tuple(range(count)) else None
     return None
 
@@ -143,8 +147,8 @@ def _unite(rows_of: dict[Node, _Rows], rows: _Rows, others: _Rows) -> None:
 def _is_uniform(node: Node, uniform: set[Node]) -> bool:
     """True if all elements of a row are equal, or if they are one."""
     value = node.meta.get("val")
-    if not isinstance(value, Tensor):
-        return False
+    if not isinstance(value, Tensor) or not all(isinstance(size, int) for size in value.shape):
+        return False  # sizes may depend on values
     if not value.dim() or value.shape[-1] == 1 or node.target in CONSTANTS:
         return True
     if node.target is aten.expand.default:
@@ -180,7 +184,7 @@ def _rewrite(module: GraphModule, rows: _Rows) -> None:
         with graph.inserting_before(node):
             order = _permutation(rows, filters.meta["val"].dim() - len(rows.sizes))
             permuted = graph.call_function(aten.permute.default, (filters, order))
-        permuted.meta["val"] = filters.meta["val"].permute(order)
+        permuted.meta["val"] = given_again(permuted, {})
         node.args = permuted, *node.args[1:]
         if not copy.users:
             graph.erase_node(copy)
@@ -190,5 +194,5 @@ def _rewrite(module: GraphModule, rows: _Rows) -> None:
         sizes = [*leading, *(rows.sizes[d] for d in rows.order)]
         with graph.inserting_before(node):
             view = graph.call_function(aten.view.default, (source, sizes))
-        view.meta["val"] = source.meta["val"].view(sizes)
+        view.meta["val"] = given_again(view, {})
         node.target, node.args = aten.permute.default, (view, _inverse(rows, len(leading)))

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.fx import GraphModule, Node
 
-from ..ir.fx_utils import is_element_wise
+from ..ir.fx_utils import given_again, is_element_wise
 from .propagate_memory_format import ANY_ORDER, OF_MATRICES, apply, changes_by
 
 aten = torch.ops.aten
@@ -68,11 +68,12 @@ def _swap(product: Node) -> None:
     graph, value = product.graph, product.meta["val"]
     with graph.inserting_before(product):
         swapped = [graph.call_function(aten.permute.default, (operand, [0, 2, 1])) for operand in product.args[::-1]]
-        for node, operand in zip(swapped, product.args[::-1], strict=True):
-            node.meta["val"] = operand.meta["val"].permute(0, 2, 1)
+        for node in swapped:
+            node.meta["val"] = given_again(node, {})
         whole = graph.call_function(aten.bmm.default, tuple(swapped))
         transposed = graph.call_function(aten.permute.default, (whole, [0, 2, 1]))
     whole.meta, transposed.meta = dict(product.meta), dict(product.meta)
-    whole.meta["val"] = value.permute(0, 2, 1)
+    (batch, rows, columns), strides = value.shape, value.stride()
+    whole.meta["val"] = value.new_empty_strided((batch, columns, rows), tuple(strides[d] for d in (0, 2, 1)))
     product.replace_all_uses_with(transposed)
     graph.erase_node(product)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import functools
-
 import torch
 from torch import Tensor
 
@@ -124,14 +122,7 @@ def _result_layout(first: View, second: View, sizes: tuple[int, ...]) -> Layout:
 
 def _is_channels_last(first: View, second: View) -> bool:
     """True if a convolution of these operands computes in channels_last."""
-    keys = ((view.layout.sizes, view.layout.strides, view.value.dtype) for view in (first, second))
-    return _result_is_channels_last(*keys)
-
-
-@functools.lru_cache(1024)
-def _result_is_channels_last(*operands: tuple[tuple[int, ...], tuple[int, ...], torch.dtype]) -> bool:
-    tensors = (torch.empty_strided(sizes, strides, dtype=dtype, device="meta") for sizes, strides, dtype in operands)
-    return fake.result_is_channels_last(*tensors)
+    return fake.result_is_channels_last(*(_like(view) for view in (first, second)))
 
 
 def _layout(sizes: tuple[int, ...], is_channels_last: bool) -> Layout:
