@@ -20,6 +20,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.checkpoint import checkpoint
 from training_models import step
 
+import torch_reformer
 from torch_reformer.compiler.backend import reformer
 from torch_reformer.compiler.runtime import compiled
 
@@ -58,6 +59,32 @@ def test_plans_are_found_again(name):
     assert first.get("saved", 0) > 0 and "hit" not in first
     assert then.get("hit") == first["saved"] and "miss" not in then
     same(found, made)
+
+
+@pytest.mark.parametrize("how", ["fused", "compiled"])
+def test_equal_layers_are_planned_once(how):
+    """Also in the process that planned the first: compiled one by one, as regions or experts are, the others are found
+    whatever their parameters."""
+
+    class Layer(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.linear, self.norm = nn.Linear(16, 16), nn.LayerNorm(16)
+
+        def forward(self, x):
+            return x + self.norm(torch.relu(self.linear(x)))
+
+    torch._dynamo.reset()
+    counters.clear()
+    layers = [Layer() for _ in range(6)]
+    model = nn.Sequential(*layers)
+    x, expected = torch.randn(4, 16, requires_grad=True), copy.deepcopy(model)
+    for each in layers:
+        torch_reformer.fuse(each) if how == "fused" else each.compile(backend="reformer")
+    found = step(lambda x: model(x).square().mean(), model, [x])
+    for got, wanted in zip(found, step(lambda x: expected(x).square().mean(), expected, [x]), strict=True):
+        torch.testing.assert_close(got, wanted)
+    assert counters["aot_autograd"]["autograd_cache_miss"] == counters["aot_autograd"]["autograd_cache_saved"] == 1
 
 
 def test_reports():
