@@ -7,6 +7,7 @@ from collections.abc import Callable
 import pytest
 import torch
 import training_models
+from gpu_rules import as_on_gpus
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from marks import needs_aten
@@ -286,6 +287,23 @@ def test_instances_are_the_plans_of_their_sizes(name, exact, monkeypatch):
         assert training_models.relative_error(*found) < 2e-5
     assert len(graphs) == 2 and {*graphs[0].first.values()} <= {5, 45}
     check_instances(graphs, lambda size: random.choice((3, 5, 7, 11)) if size == 5 else random.randrange(33, 200))
+
+
+def test_concatenations_along_a_size(monkeypatch):
+    """One plan serves all sizes: no table of a map depends on them."""
+
+    def function(x, weight):
+        both = torch.cat((x @ weight).chunk(2, -1))
+        return (both.softmax(-1) * both).square().mean()
+
+    graphs, run = dynamics(monkeypatch), torch.compile(function, backend=backend.reformer)
+    with as_on_gpus():
+        for rows in (5, 9, 7):
+            x, weight = torch.randn(rows, 45, 12), torch.randn(12, 24, requires_grad=True)
+            torch._dynamo.mark_dynamic(x, 0)
+            found, expected = (torch.autograd.grad(call(x, weight), weight) for call in (run, function))
+            torch.testing.assert_close(found, expected)
+    assert [(len(graph.templates), graph.reason) for graph in graphs] == [(1, None)] * 2
 
 
 @pytest.mark.slow

@@ -12,6 +12,7 @@ import operator
 import torch
 
 from ...runtime.dtypes import FLOATS
+from ...runtime.sizes import Size
 from ..ir.axis_map import AxisMap
 from ..ir.graph import Call, Conv, Graph, Indexed, Map, Operation, Reduce, Typed, Value, View, is_cast
 from ..ir.iteration_space import find_space
@@ -78,8 +79,8 @@ def _add(graph: Graph, call: Call) -> bool:
         return False
     layout, first, start = result.layout, len(graph.operations), 0
     dim = (dims[0] if dims else 0) % len(layout.sizes)
-    if not can_map(result.device, (layout.sizes[dim],)):
-        return False
+    if type(layout.sizes[dim]) is Size or not can_map(result.device, (layout.sizes[dim],)):
+        return False  # tables that depend on a symbol would make a plan for each of its values
     inputs, index_maps = [], set()
     for part in parts:
         size, whole = part.layout.sizes[dim], layout.sizes[dim]
