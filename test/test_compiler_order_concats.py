@@ -36,6 +36,22 @@ def pairs(x, w):
 FUNCTIONS = {"channels": (channels, 19), "heads": (heads, 24), "pairs": (pairs, 16)}
 
 
+def test_kernels_write_permuted_parts():
+    """The gradients of heads, which lie apart in the product's order of memory."""
+
+    def tokens(x, w):
+        n, h, t, c = x.shape
+        a, b, d = (x.view(n, h * t, c) @ w.t()).view(n, h * t, 3, 4, -1).permute(2, 0, 3, 1, 4).unbind(0)
+        weights = (a.exp() @ b.exp().mT).softmax(-1)
+        return (a.sin() + b.cos()).square().sum() + (weights @ d.tanh()).sum()
+
+    reports = []
+    with as_on_gpus():
+        assert not differences(tokens, arguments(24))
+        outcome(without_dynamo(tokens, reports.append), arguments(24))
+    assert not {"aten::cat", "reformer::_contiguous"} & {line.kind for line in reports[-1].lines}
+
+
 def stack(parts):
     """A stack as PyTorch decomposes it."""
     return torch.cat(parts).view(len(parts), *parts[0].shape)

@@ -146,11 +146,12 @@ def _read(fusion: Fusion, excluded: list[int]) -> set[Value]:
 
 def _write(fusion: Fusion, group: FusionGroup, call: Call, view: View, part: View) -> bool:
     """Have the group write ``view`` to ``part``, a slice of the call's result; False if it can't."""
-    source, layout = view.value, Layout(part.layout.sizes, part.layout.strides)
-    if view.layout != source.layout or source.dtype != part.value.dtype or not is_computed(group, source.maker):
+    source = view.value
+    layout = _with_dims_of(source.layout, view.layout, part.layout)
+    if layout is None or source.dtype != part.value.dtype or not is_computed(group, source.maker):
         return False
     index_map = index_map_of(source.layout, layout)
-    operation = Map([view], "part", lambda x: x)
+    operation = Map([View(source, source.layout)], "part", lambda x: x)
     value = fusion.graph.value(layout, source.dtype, source.device)
     operation.results, value.maker = [value], operation
     if not is_strided(index_map) or not same_kind(group, [operation]):
@@ -160,3 +161,16 @@ def _write(fusion: Fusion, group: FusionGroup, call: Call, view: View, part: Vie
         return False
     group.parts[value] = part
     return True
+
+
+def _with_dims_of(source: Layout, view: Layout, part: Layout) -> Layout | None:
+    """The part's strides in the order of the source's dimensions, of which the view is a permutation; None if it is
+    another view."""
+    if view.offset != source.offset or view.numel != source.numel:
+        return None
+    axes = zip(view.sizes, view.strides, part.strides, strict=True)
+    stride_of = {(size, stride): of_part for size, stride, of_part in axes if size > 1}
+    dims = list(zip(source.sizes, source.strides, strict=True))
+    if any(dim not in stride_of for dim in dims if dim[0] > 1):
+        return None
+    return Layout(source.sizes, tuple(stride_of[dim] if dim[0] > 1 else 1 for dim in dims))
