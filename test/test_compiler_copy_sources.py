@@ -70,6 +70,7 @@ def test_copies(function):
     copy_sources(graph)
     graph.graph.lint()
     graph.graph.eliminate_dead_code()
+    graph.recompile()
     for node in graph.graph.nodes:
         if node.op == "call_function" and node.target is not torch.ops.aten.clone.default:
             mode = node.meta["val"].fake_mode

@@ -84,6 +84,7 @@ def test_operands(function):
         graph.graph.lint()
         products = graph.graph.find_nodes(op="call_function", target=aten.bmm.default)
         assert [tuple(node.meta["val"].shape) == (6, 5, 3) for node in products] == [CASES[function]]
+    graph.recompile()
     for node in graph.graph.nodes:
         if node.op == "call_function":
             args, kwargs = torch.fx.map_arg((node.args, node.kwargs), lambda operand: operand.meta["val"])

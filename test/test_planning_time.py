@@ -1,4 +1,4 @@
-"""What keeps planning fast: minimum cuts as networkx's, equal nodes shared once, and work that grows as graphs do."""
+"""Planning stays fast: minimum cuts as networkx's, equal nodes shared once, and work that grows as graphs do."""
 
 import random
 

@@ -83,8 +83,8 @@ class AtenCall:
         return self._bound(args, dict(kwargs))
 
     def described(self) -> tuple:
-        """What the native call is made of: the operator's name and overload, its arguments with True in place of
-        tensors, and lengths and layouts of its results."""
+        """Arguments of the native call: the operator's name and overload, its arguments with True in place of tensors,
+        and lengths and layouts of its results."""
         _, _, lengths, layouts = self.arguments
         placeholders = self._with_tensors([True] * len(self.inputs))
         return self.schema.name, self.schema.overload_name, placeholders, lengths, layouts

@@ -197,7 +197,7 @@ class Size:
         return float(self) ** exponent
 
     def _compared(self, comparison: str, other) -> bool:
-        """Whether self - other compares with 0 in this way."""
+        """True if self - other compares with 0 in this way. A guard notes the outcome."""
         symbols = self.symbols
         if type(other) is not Size:
             if not isinstance(other, (int, float)):

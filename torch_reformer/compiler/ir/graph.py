@@ -16,6 +16,7 @@ are eight kinds of operation:
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -90,20 +91,20 @@ class View:
 
 
 @dataclass(eq=False)
-class Operation:
+class Operation(ABC):
     """Base class of operations. node: the node of PyTorch's graph that it computes; None if a pass added it."""
 
     results: list[Value] = field(default_factory=list, init=False)
     node: Node | None = field(default=None, init=False, repr=False)
 
     @property
+    @abstractmethod
     def operands(self) -> list[View]:
         """Views that the operation reads."""
-        raise NotImplementedError
 
+    @abstractmethod
     def change_operands(self, new_view: Callable[[View], View]) -> None:
         """Replace each operand by `new_view(operand)`."""
-        raise NotImplementedError
 
     @property
     def writes(self) -> list[Value]:
@@ -115,9 +116,9 @@ class Operation:
         """True if the operation draws from a generator, so that its order among others matters."""
         return False
 
+    @abstractmethod
     def text(self) -> str:
         """The operation and its operands as text, without its results."""
-        raise NotImplementedError
 
 
 @dataclass(eq=False)

@@ -19,7 +19,6 @@ def copy_sources(module: GraphModule) -> None:
     for node in module.graph.find_nodes(op="call_function", target=aten.clone.default):
         if node.kwargs.get("memory_format") is torch.contiguous_format and (views := _views_of_copy(node)):
             _read_source(node, views)
-    module.recompile()
 
 
 def _views_of_copy(node: Node) -> list[Node] | None:

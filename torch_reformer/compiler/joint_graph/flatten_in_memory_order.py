@@ -62,7 +62,6 @@ def flatten_in_memory_order(module: GraphModule) -> None:
         if is_better and (changed or not rows.end):
             _rewrite(module, rows)
             apply(module, changed)
-    module.recompile()
 
 
 def _is_convolution(node: Node) -> bool:

@@ -34,12 +34,9 @@ def share_equal_nodes(joint: GraphModule) -> None:
 
 
 def _memory(node: Node) -> int | None:
-    """Number of the memory that a node's fake result has; None if it has none."""
+    """Number of the memory that a node's fake result has; None if it has none, or several as sparse tensors do."""
     value = node.meta.get("val")
-    try:
-        return value.untyped_storage()._cdata if isinstance(value, Tensor) else None
-    except NotImplementedError:  # sparse tensors
-        return None
+    return value.untyped_storage()._cdata if isinstance(value, Tensor) and value.layout == torch.strided else None
 
 
 def _writes(node: Node) -> bool:

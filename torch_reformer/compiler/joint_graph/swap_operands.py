@@ -33,7 +33,6 @@ def swap_operands(module: GraphModule) -> None:
             continue
         apply(module, changed)
         _swap(product)
-    module.recompile()
 
 
 def _reads_transpose(node: Node, read: Node, rows: int) -> bool:

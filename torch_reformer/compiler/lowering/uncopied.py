@@ -39,7 +39,7 @@ def uncopied(source: View, maps: dict[int, AxisMap]) -> tuple[View, dict[int, Ax
 
 
 def before_copies(elements: Elements) -> Elements:
-    """The same elements where they lie before all copies that keep whole parts of axes."""
+    """Places of the elements before all copies that keep whole parts of axes."""
     while (before := _before_copy(elements)) is not None:
         elements = before
     return elements

@@ -29,6 +29,7 @@ _MOST = 65535  # batch elements or heads, each of which is a dimension of a laun
 def simplify_operands(module: GraphModule) -> None:
     """Change Dynamo's graph: attention reads the sources of contiguous copies that nothing else reads, and 16-bit
     operands get four dimensions."""
+    is_changed = False
     for node, arguments in attention_calls(module.graph).items():
         if not all(_is_static(arguments.get(name)) for name in _OPERANDS) or not _is_static(node):
             continue
@@ -43,7 +44,9 @@ def simplify_operands(module: GraphModule) -> None:
         node.replace_all_uses_with(new)
         for unused in (node, *(arguments[name] for name in sources)):
             module.graph.erase_node(unused)
-    module.recompile()
+        is_changed = True
+    if is_changed:
+        module.recompile()
 
 
 def _is_static(node: Any) -> bool:
@@ -53,7 +56,7 @@ def _is_static(node: Any) -> bool:
 
 
 def _sources(call: Node, arguments: dict[str, Any]) -> dict[str, Node]:
-    """What contiguous copies are made of, by the names of the operands that are such copies and need not be."""
+    """Sources of contiguous copies, by the names of the operands that are such copies and need not be."""
     places = {node: place for place, node in enumerate(call.graph.nodes)}
     ends = [node for node in call.graph.nodes if node.op == "placeholder"] + call.graph.output_node().all_input_nodes
     shared = {memory_of(node) for node in ends}  # may be written to before the backward reads it
