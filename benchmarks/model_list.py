@@ -17,7 +17,7 @@ TIMM = (
     "timm/convmixer_768_32:32",
     "timm/convnext_atto_rms:64",
     "timm/crossvit_9_240:64@240",
-    "timm/cspnext_tiny:64",
+    "timm/cspresnext50:32",
     "timm/davit_tiny:64",
     "timm/deit3_small_patch16_224:64",
     "timm/densenetblur121d:64",

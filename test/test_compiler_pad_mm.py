@@ -153,6 +153,26 @@ def test_scores_that_are_results_keep_their_strides(copied, monkeypatch):
     assert sum(1088 in sizes_of(each) for each in products(backward)) == 2
 
 
+@pytest.mark.parametrize("copied", [False, True])
+@pytest.mark.parametrize("bias", [False, True])
+def test_gradients_that_are_given(bias, copied, monkeypatch):
+    """The loss is computed outside. Rows of its gradient are copied if that takes less time than padding saves."""
+    monkeypatch.setattr(pad_mm, "DEEP", 2 * WIDTH if copied else 2 * WIDTH + 1)
+    scores = nn.Linear(WIDTH, WORDS, bias=bias)
+    function, graphs = compiled(scores, monkeypatch)
+    x, grad = torch.randn(*TOKENS, WIDTH), torch.randn(*TOKENS, WORDS)
+
+    def gradients(of, dtype):
+        given = x.clone().requires_grad_()
+        with torch.autocast("cpu", dtype=dtype, enabled=dtype is not None):
+            found = of(given)
+        return torch.autograd.grad(found, [given, *scores.parameters()], grad.to(found.dtype))
+
+    exact, expected = (gradients(scores, dtype) for dtype in (None, torch.bfloat16))
+    assert_near(gradients(function, torch.bfloat16), expected, exact)
+    assert sum(1088 in sizes_of(each) for each in products(graphs[1])) == (2 if copied else 0)
+
+
 @pytest.mark.parametrize("pads", [(0, 3), (0, 3, 0, 0), (1, 3), (0, 3, 0, 1), (0, -1)], ids=str)
 @pytest.mark.parametrize("sizes", [(6, 33), (2, 3, 33), (1, 33), (2, 3, 4, 5)], ids=str)
 def test_zeros_behind_rows(sizes, pads):

@@ -43,8 +43,9 @@ def fold_constants(module: GraphModule) -> None:
             value, total = _value(module, node, values), total + bytes_of(node)
             if value is not None and total <= _MOST_BYTES_IN_ALL:
                 _replace(module, node, value)
-    for node in reversed(known):
-        if values and not node.users:
+    moved = [node for node in known if node.target in CONSTANTS and _move_to_readers(module, node)]
+    for node in reversed(known) if values or moved else ():
+        if not node.users:
             module.graph.erase_node(node)
 
 
@@ -77,6 +78,21 @@ def _is_pure(node: Node) -> bool:
     if torch.Tag.nondeterministic_seeded in node.target.tags:
         return False
     return 0 < bytes_of(node) <= _MOST_BYTES
+
+
+def _move_to_readers(module: GraphModule, node: Node) -> bool:
+    """Give operators that compute on other devices than this constant's, as they may with one number, a constant of
+    their own device. True if there are such operators."""
+    fake = node.meta["val"]
+    readers = [user for user in node.users if isinstance(user.meta.get("val"), Tensor)]
+    moved = [user for user in readers if user.meta["val"].device != fake.device]
+    for user in moved:
+        device = user.meta["val"].device
+        with module.graph.inserting_before(node), fake.fake_mode:
+            constant = module.graph.call_function(node.target, node.args, node.kwargs | {"device": device})
+            constant.meta["val"] = torch.empty_like(fake, device=device)
+        user.replace_input_with(node, constant)
+    return bool(moved)
 
 
 def _is_free(node: Node) -> bool:

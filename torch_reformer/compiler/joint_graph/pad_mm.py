@@ -5,7 +5,8 @@ words makes such rows, in the scores and in their gradient.
 Zeros are added to the weight and the bias, so that the product has more columns of scores, which nobody reads; and to
 each row of the gradient, so that products with it and sums of it include the zeros. The kernel that writes the gradient
 or casts the weight writes the zeros, too (lowering/constant_pad.py, passes/pad_casts.py). Scores that are results of
-the graph, whose strides are promised, are copied."""
+the graph, whose strides are promised, are copied, and so are gradients that are inputs of the graph, if the loss is
+computed outside."""
 
 from __future__ import annotations
 
@@ -41,7 +42,7 @@ def pad_mm(joint: GraphModule) -> None:
         if node.target in (_mm, aten.addmm.default):
             padding.pad_columns(node)
     for node in list(joint.graph.nodes):
-        if node.target is scaled or is_element_wise(node):
+        if node.target is scaled or is_element_wise(node) or node.op == "placeholder":
             padding.pad_rows(node)
 
 
@@ -116,7 +117,8 @@ class _Padding:
         return copy
 
     def pad_rows(self, node: Node) -> None:
-        """Pad the rows of an element-wise result that is read by matrix products and sums over rows only."""
+        """Pad the rows of an element-wise result, or of an input, that is read by matrix products and sums over rows
+        only."""
         count = _missing(node.meta.get("val"))
         hoisted = node.args[0] if node.target is scaled else None
         if not count or (
@@ -133,7 +135,13 @@ class _Padding:
         if not all(_takes_padded_rows(user, matrix) for user in users) or _are_sums(users):
             return
         source = hoisted or node
-        padded = self._called(source.next, constant_pad, source, [0, count])
+        if source.op == "placeholder":
+            if _depth(users) < DEEP:
+                return
+            before = next(each for each in self.graph.nodes if each.op != "placeholder")
+        else:
+            before = source.next
+        padded = self._called(before, constant_pad, source, [0, count])
         padded.meta[_IN_FORWARD] = True
         if hoisted is not None:
             padded.meta[DONATED] = True
@@ -181,6 +189,12 @@ class _Padding:
             if not unused.users and unused.op == "call_function":
                 todo += [each for each in unused.all_input_nodes if each.target in {*VIEWS, *_TRANSPOSED, scaled}]
                 self.graph.erase_node(unused)
+
+
+def _depth(users: Iterable[Node]) -> int:
+    """The number of multiplications, by products among the users of a matrix, of each of its elements."""
+    products = (each for user in users for each in (user, *user.users) if each.target is _mm)
+    return sum(product.meta["val"].shape[1] for product in products)
 
 
 def _are_sums(nodes: Iterable[Node]) -> bool:
