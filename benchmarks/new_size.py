@@ -1,10 +1,12 @@
-"""Time of training steps whose sizes were not seen before, on a CPU: milliseconds of CPU time a step, forward and
-backward, in one thread. The first sizes, which compile, are left out.
+"""Time of training steps whose sizes were not seen before: milliseconds of CPU time a step, forward and backward, in one
+thread. The first sizes, which compile, are left out.
 
-Also many steps over some lengths (--steps): plans that were made, and growth of the memory in use.
+Also many steps over some lengths (--steps): plans that were made, growth of the memory in use, and GPU kernels that were
+compiled, after the first sizes.
 
     python benchmarks/new_size.py --csv benchmarks/results/cpu/new_size.csv
     python benchmarks/new_size.py --models lm2 --backends reformer --steps 300
+    python benchmarks/new_size.py --device cuda --csv benchmarks/results/h200/new_size.csv
 """
 
 from __future__ import annotations
@@ -22,6 +24,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from torch_reformer.compiler.runtime import executable
+from torch_reformer.runtime import cache
+from torch_reformer.tuning.workload import device_name, usable_device
 
 WORDS, BATCH, CLASSES = 100, 4, 10
 LENGTHS, IMAGES, BATCHES = (16, 120), (32, 64), (2, 8)  # from, to (both included)
@@ -119,7 +123,7 @@ def times(name: str, backend: str, new_sizes: int, steps: int | None, unseen_onl
     torch._dynamo.reset()
     model = make()
     run = model if backend == "eager" else torch.compile(model, backend=backend)
-    seen, found, planned, memory = set(), {"new": [], "seen": []}, Planned.count, None
+    seen, found, planned, memory, kernels = set(), {"new": [], "seen": []}, Planned.count, None, 0
     for step, size in enumerate(sizes()):
         if len(found["new"]) >= new_sizes + FIRST if steps is None else step >= steps:
             break
@@ -132,9 +136,12 @@ def times(name: str, backend: str, new_sizes: int, steps: int | None, unseen_onl
         found["seen" if size in seen else "new"].append(ms)
         seen.add(size)
         if len(found["new"]) == FIRST and memory is None:
-            memory = kilobytes()
-    growth = (kilobytes() - memory) / 1024
-    print(f"{name} {backend}: {len(seen)} sizes, {Planned.count - planned} plans, memory grew by {growth:.0f} MB")
+            memory, kernels = kilobytes(), len(cache.cached())
+    growth, kernels = (kilobytes() - memory) / 1024, len(cache.cached()) - kernels
+    print(
+        f"{name} {backend}: {len(seen)} sizes, {Planned.count - planned} plans, memory grew by {growth:.0f} MB, "
+        f"{kernels} GPU kernels compiled"
+    )
     return {"new": found["new"][FIRST:], "seen": found["seen"]}
 
 
@@ -144,8 +151,11 @@ def main() -> None:
     parser.add_argument("--backends", default="reformer,inductor")
     parser.add_argument("--sizes", type=int, default=80, help="new sizes that are timed")
     parser.add_argument("--steps", type=int, help="run so many steps, of any sizes")
+    parser.add_argument("--device", default="cpu")
     parser.add_argument("--csv", type=Path, help="write every measurement here")
     options = parser.parse_args()
+    device = usable_device(options.device)
+    torch.set_default_device(device)
     torch.set_num_threads(1)
     Planned()
     rows = []
@@ -153,7 +163,7 @@ def main() -> None:
         for backend in options.backends.split(","):
             for kind, ms in times(name, backend, options.sizes, options.steps, options.steps is None).items():
                 if ms:
-                    row = Row.of("new_size", f"{name}, {kind} size", backend, "cpu_ms", ms)
+                    row = Row.of("new_size", f"{name}, {kind} size", backend, "cpu_ms", ms, device_name(device))
                     rows.append(row)
                     print(
                         f"{name} {backend}, {len(ms)} {kind} sizes: {row.p50:.1f} ms ({row.p20:.1f} to {row.p80:.1f})"

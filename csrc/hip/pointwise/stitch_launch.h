@@ -162,8 +162,10 @@ inline void launch_rows(StitchConfig& config, const StitchNeeds& needs, const St
   const int multiprocessors = gpu.multiprocessors;
   const int threads = std::max(kStitchThreads, config.lanes),
             steps = ceil_div(config.args.lines, threads / config.lanes);
-  // Each block has partial sums of the columns: beyond this number they cost more than the blocks hide.
-  const int most = multiprocessors * (needs.numbers ? 2 : 8);
+  // Each block has partial sums of the columns: beyond these numbers they cost more than the blocks hide.
+  constexpr int kLeastSteps = 16;
+  const int most =
+      needs.numbers ? std::clamp(steps / kLeastSteps, 2 * multiprocessors, 4 * multiprocessors) : 64 * multiprocessors;
   config.args.parts = std::min({steps, std::max(ceil_div(steps, 2), 2 * multiprocessors), most});
   config.args.block_parts = config.args.parts * config.vectors;
   config.launch.threads = uint32_t(threads);
