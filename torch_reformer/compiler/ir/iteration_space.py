@@ -30,7 +30,8 @@ BY_PLACE: IndexMap = ((-1, 1),)  # of a key of random numbers: each element has 
 # rows that keep a GPU's processors busy.
 LONGEST_ROW, _MANY_ROWS = 4096, 64
 _VERY_SHORT = 4  # columns, of which a kernel's threads read few at once
-_MOST_CHANNELS = 1 << 20  # in NHWC memory: a grid has at most 65535 blocks along them, of 32 threads at least
+# In NHWC memory: a grid has at most 65535 blocks along them, of 32 threads at least, with one channel or four.
+_MOST_CHANNELS = 1 << 20
 # Digits of a strided operand's rows and columns that kernels support (csrc/program/placement.h), and adjacent elements
 # that they read at once.
 MOST_OF_LINE, _OF_COLUMN, _ADJACENT = 6, 2, 8
@@ -133,13 +134,17 @@ def layout_of_runs(runs: Runs) -> Layout:
 
 @dataclass(frozen=True)
 class IterationSpace:
-    """Shape [images, channels, height, width] of the result that a program iterates over, in NHWC or NCHW memory."""
+    """Shape [images, channels, height, width] of the result that a program iterates over, in NHWC or NCHW memory.
+
+    If it has heights, rows are reduced, too, and reductions of columns may be per height; it has no planes then.
+    """
 
     images: int
     channels: int
     height: int
     width: int
     nhwc: bool
+    has_heights: bool = False
 
     @property
     def pixels(self) -> int:
@@ -167,9 +172,17 @@ class IterationSpace:
     def plane_map(self) -> IndexMap | None:
         """Index map of an operand per image and channel; None if planes are the same as channels or elements."""
         c, p, n = self.channels, self.pixels, self.images
-        if min(c, p, n) == 1:
+        if self.has_heights or min(c, p, n) == 1:
             return None
         return ((1, c), (c * p, n)) if self.nhwc else ((p, c * n),)
+
+    @property
+    def height_map(self) -> IndexMap | None:
+        """Index map of a reduction's result per height and channel; None if the space has no heights."""
+        if not self.has_heights:
+            return None
+        c, h, w = self.channels, self.height, self.width
+        return ((1, c * h),) if w == 1 else ((1, c), (c * w, h))
 
     def kind(self, index_map: IndexMap) -> str | None:
         """Kind of an operand: full, transposed, channel, row, plane, scalar or random; None if unsupported."""
@@ -294,6 +307,7 @@ class IterationSpace:
             "channel": (self.channels,),
             "row": (self.images, self.height, self.width),
             "plane": (self.images, self.channels),
+            "height": (self.height, self.channels),
             "scalar": (),
             "random": (1,),
         }[kind]
@@ -348,12 +362,12 @@ def fits(
 
     Args:
         operands: index maps of operands.
-        reductions: index maps of the reductions' results: per channel, one number, or per row or plane.
+        reductions: index maps of the reductions' results: per channel, one number, or per row, plane or height.
         whole_rows: whether a kernel has whole rows in registers, as reductions per row and plane and strided operands
             need; a convolution's epilogue has not.
         transposes: whether operands may be transposed; never with reductions per row.
     """
-    if space.nhwc and space.channels > _MOST_CHANNELS:
+    if space.nhwc and space.channels > _MOST_CHANNELS and (space.channels % 4 or space.channels > 4 * _MOST_CHANNELS):
         return False
     operands = list(operands)
     kinds = {space.kind(operand) for operand in operands}
@@ -368,11 +382,14 @@ def fits(
     others = [index_map for index_map in reductions if index_map not in per_row]
     if any(space.dense_kind(index_map) != "row" for index_map in per_row) or (per_row and "transposed" in kinds):
         return False
+    if space.has_heights and not per_row:
+        return False
+    others = [index_map for index_map in others if index_map != space.height_map]
     if any(index_map and space.dense_kind(index_map) not in ("channel", "plane") for index_map in others):
         return False
     if (per_row or not whole_rows) and space.plane_map in (*operands, *others):
         return False
-    return not (per_row and others) or space.channels <= LONGEST_ROW
+    return not (per_row and len(reductions) > len(per_row)) or space.channels <= LONGEST_ROW
 
 
 def find_space(
@@ -390,6 +407,9 @@ def find_space(
         for space in _spaces(numel, index_map):
             if fits(space, operands, reductions, transposes=transposes):
                 return space
+    for space in _spaces_with_heights(numel, reductions):
+        if fits(space, operands, reductions):
+            return space
     plain = IterationSpace(1, 1, numel, 1, False)
     return plain if fits(plain, operands, reductions) else None
 
@@ -421,6 +441,24 @@ def _spaces(numel: int, index_map: IndexMap):
     else:
         yield IterationSpace(numel // (inner * count), count, inner, 1, False)
         yield IterationSpace(1, inner, numel // inner, 1, True)
+
+
+def _spaces_with_heights(numel: int, reductions: set[IndexMap]):
+    """Candidate spaces whose rows are those of one reduction, and whose heights those of another one."""
+    rows = next((index_map for index_map in reductions if reduces_rows(numel, index_map)), None)
+    if rows is None:
+        return
+    channels = rows[0][0]
+    for index_map in sorted(reductions - {rows, ()}):
+        split = IterationSpace(1, channels, numel // channels, 1, True).split(index_map)
+        if split is None or split[0] != [(channels, 1)]:
+            continue
+        lines = split[1]
+        width = lines[0][0] if lines[0][1] == 0 else 1
+        height = next((count for count, stride in lines if stride), 1)
+        images = numel // (channels * width * height)
+        if height > 1 and images * width > 1:
+            yield IterationSpace(images, channels, height, width, True, True)
 
 
 def _spaces_of_access(numel: int, access: Access):
