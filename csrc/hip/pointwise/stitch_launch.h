@@ -80,6 +80,7 @@ namespace stitch_launch {
 constexpr int kSharedBesidesRows = 2048;  // bytes used by a block and the driver
 constexpr int kMostResults = 64;          // of a thread at once, in registers
 constexpr int kLeastGroups = 8;           // groups per thread, if rows end within the last of them
+constexpr int kWideAccess = 4;            // elements that a thread of a row kernel computes at once
 
 inline int ceil_div(int a, int b) { return (a + b - 1) / b; }
 
@@ -130,11 +131,15 @@ inline void choose_lanes(StitchConfig& config, const StitchNeeds& needs) {
   // Within a warp minimise idle threads, then elements per thread; beyond a warp, the number of threads. Threads that
   // read 32 adjacent elements at once, or all their elements by few instructions, read few cache lines more than once.
   constexpr int kFew = 4, kLeastLanes = 8;
+  // Instructions of a row's loop and of its reductions take most of the time if threads access few elements at once:
+  // then a warp has several rows where that leaves no more threads idle.
+  const bool several_rows = config.count < kWideAccess;
   int least = INT32_MAX;
   for (int lanes = 32; lanes; lanes /= 2) {
     const int vectors = ceil_div(groups, lanes), along = config.count * lanes;
     const bool reads_lines = along >= std::min(32, config.args.width) || (vectors <= kFew && lanes >= kLeastLanes);
-    if (reads_lines && vectors * config.count <= most && vectors * lanes < least)
+    const bool is_better = several_rows ? vectors * lanes <= least : vectors * lanes < least;
+    if (reads_lines && vectors * config.count <= most && is_better)
       least = vectors * lanes, config.lanes = lanes, config.vectors = vectors;
   }
   for (int lanes = 64; !config.lanes && lanes <= kStitchMostLanes; lanes *= 2)
@@ -188,8 +193,9 @@ inline void launch_rows(StitchConfig& config, const ProgramShape& shape, const S
   const int multiprocessors = gpu.multiprocessors;
   const int threads = std::max(kStitchThreads, config.lanes),
             steps = ceil_div(config.args.lines, threads / config.lanes);
-  // Each block has partial sums of the columns: beyond this number they cost more than the blocks hide.
-  const int most = multiprocessors * (needs.numbers ? 2 : 8);
+  // Each block has partial sums of the columns: beyond this number they cost more than the blocks hide. 3, 4, 6 and 8
+  // blocks, as run at once on a multiprocessor, divide 24.
+  const int most = multiprocessors * (needs.numbers ? 2 : config.count < kWideAccess ? 24 : 8);
   config.args.blocks = config.args.parts = std::min({steps, std::max(ceil_div(steps, 2), 2 * multiprocessors), most});
   if (needs.heights) launch_heights(config, shape, needs, gpu, threads / config.lanes);
   config.args.block_parts = config.args.blocks * config.vectors;

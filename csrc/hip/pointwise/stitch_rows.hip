@@ -78,7 +78,10 @@ struct RowInRegisters {
     }
     if constexpr (kIsSmall) read(p, first_line, ahead);
   }
-  DEVICE bool wanted(const StitchArgs& p, int v) const { return kWhole || v * kApart + begin < p.width; }
+  // Only a thread's last group may lie past the row's end.
+  DEVICE bool wanted(const StitchArgs& p, int v) const {
+    return kWhole || v < kVectors - 1 || v * kApart + begin < p.width;
+  }
   // A group past the row's end reads the row's beginning instead.
   DEVICE int column(const StitchArgs& p, int v) const { return wanted(p, v) ? v * kApart + begin : 0; }
 

@@ -19,12 +19,12 @@ from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 
 from .access import Access, access_of, term_of_columns
-from .digits import Digits, joined, with_strides
+from .digits import Digits, joined
 from .graph import Indexed, Map, Random, View
 from .layout import Layout
+from .placement import MOST_OF_LINE, Runs, are_read, are_transposed, layout_of_runs, split
 
 IndexMap = Digits | Access
-Runs = list[tuple[int, int]]
 BY_PLACE: IndexMap = ((-1, 1),)  # of a key of random numbers: each element has its own number
 # Elements of the longest row that a GPU's kernel keeps in registers while it reduces the row (stitch_launch.h), and
 # rows that keep a GPU's processors busy.
@@ -32,11 +32,6 @@ LONGEST_ROW, _MANY_ROWS = 4096, 64
 _VERY_SHORT = 4  # columns, of which a kernel's threads read few at once
 # In NHWC memory: a grid has at most 65535 blocks along them, of 32 threads at least, with one channel or four.
 _MOST_CHANNELS = 1 << 20
-# Digits of a strided operand's rows and columns that kernels support (csrc/program/placement.h), and adjacent elements
-# that they read at once.
-MOST_OF_LINE, _OF_COLUMN, _ADJACENT = 6, 2, 8
-# Least number of adjacent rows and columns of a transposed tensor, and a divisor of these numbers.
-_LEAST_TRANSPOSED, _OF_TRANSPOSED = 8, 4
 
 
 def index_map_of(result: Layout, operand: Layout) -> IndexMap:
@@ -111,25 +106,6 @@ def without(layout: Layout, dims: Iterable[int]) -> IndexMap:
             strides[d] = expected
             expected *= layout.sizes[d]
     return index_map_of(layout, Layout(layout.sizes, tuple(strides)))
-
-
-def _are_read(columns: list[tuple[int, int]]) -> bool:
-    """True if a program can read the columns of a row, given by their counts and strides."""
-    count, stride = columns[0]
-    return stride == 1 and len(columns) <= _OF_COLUMN and (len(columns) == 1 or count % _ADJACENT == 0)
-
-
-def _are_transposed(columns: list[tuple[int, int]], lines: list[tuple[int, int]]) -> bool:
-    """True if elements of successive rows are adjacent, and kernels can transpose so many rows and columns."""
-    if len(columns) != 1 or not lines or columns[0][1] < 2 or lines[0][1] != 1:
-        return False
-    return all(count >= _LEAST_TRANSPOSED and count % _OF_TRANSPOSED == 0 for count in (columns[0][0], lines[0][0]))
-
-
-def layout_of_runs(runs: Runs) -> Layout:
-    """Layout of runs, innermost first, with at least five dimensions, by which operators recognise a placement."""
-    dims = [*runs, *[(1, 0)] * (5 - len(runs))]
-    return Layout(tuple(count for count, _ in reversed(dims)), tuple(stride for _, stride in reversed(dims)))
 
 
 @dataclass(frozen=True)
@@ -228,38 +204,26 @@ class IterationSpace:
             return None
         if isinstance(index_map, Access):
             return self._placement_of_access(index_map)
-        if (split := self.split(index_map)) is None:
+        if (runs := self.split(index_map)) is None:
             return None
-        columns, lines = split
+        columns, lines = runs
         is_row = all(stride == 0 for _, stride in columns)
-        is_read = is_row or _are_read(columns) or _are_transposed(columns, lines)
+        is_read = is_row or are_read(columns) or are_transposed(columns, lines)
         if len(lines) > MOST_OF_LINE or not is_read:
             return None
         return layout_of_runs([*([] if is_row else columns), *lines])
 
     def split(self, digits: Digits) -> tuple[Runs, Runs] | None:
-        """Digits as runs of columns and of lines, by counts and strides, innermost first; None if a digit crosses the
-        end of a row, or if the digits are not those of a result of this space."""
-        columns, lines, inner = [], [], 1
-        digits = with_strides(digits, self.numel)
-        if digits[-1][0] * digits[-1][1] != self.numel:
-            return None
-        for _, count, stride in digits:
-            within = min(count, max(1, self.channels // inner))
-            if inner < self.channels and (count % within or (within < count and inner * within != self.channels)):
-                return None
-            columns += [(within, stride)] if within > 1 else []
-            lines += [(count // within, within * stride)] if within < count else []
-            inner *= count
-        return columns, lines
+        """Digits of an operand as runs of columns and of lines (placement.py)."""
+        return split(digits, self.channels, self.numel)
 
     @functools.lru_cache(1 << 12)  # noqa: B019  spaces are small
     def by_columns(self, access: Access) -> Access:
         """The access with one term for all that varies along a row, if that is more than adjacent elements or one term,
         and no such term varies along lines."""
-        if (split := self.split(access.digits)) is None or self.channels > LONGEST_ROW:
+        if (runs := self.split(access.digits)) is None or self.channels > LONGEST_ROW:
             return access
-        columns, lines = split
+        columns, lines = runs
         of_columns, others = [], []
         for term in access.terms:
             if (parts := self.split(term.digits)) is None:
@@ -282,9 +246,9 @@ class IterationSpace:
         access = self.by_columns(access)
         of_columns = 0
         for term in access.terms:
-            if (split := self.split(term.digits)) is None:
+            if (runs := self.split(term.digits)) is None:
                 return None
-            columns, lines = split
+            columns, lines = runs
             if all(stride == 0 for _, stride in columns):
                 if len(lines) > MOST_OF_LINE:
                     return None
@@ -292,11 +256,11 @@ class IterationSpace:
             if len(columns) > 1 or any(stride for _, stride in lines):
                 return None
             of_columns += 1
-        if (split := self.split(access.digits)) is None or of_columns > 1:
+        if (runs := self.split(access.digits)) is None or of_columns > 1:
             return None
-        columns, lines = split
+        columns, lines = runs
         is_row = all(stride == 0 for _, stride in columns)
-        if len(lines) > MOST_OF_LINE or is_row != bool(of_columns) or not (is_row or _are_read(columns)):
+        if len(lines) > MOST_OF_LINE or is_row != bool(of_columns) or not (is_row or are_read(columns)):
             return None
         return layout_of_runs([*([] if is_row else columns), *lines])
 
@@ -450,10 +414,9 @@ def _spaces_with_heights(numel: int, reductions: set[IndexMap]):
         return
     channels = rows[0][0]
     for index_map in sorted(reductions - {rows, ()}):
-        split = IterationSpace(1, channels, numel // channels, 1, True).split(index_map)
-        if split is None or split[0] != [(channels, 1)]:
+        columns, lines = split(index_map, channels, numel) or ([], [])
+        if columns != [(channels, 1)]:
             continue
-        lines = split[1]
         width = lines[0][0] if lines[0][1] == 0 else 1
         height = next((count for count, stride in lines if stride), 1)
         images = numel // (channels * width * height)
