@@ -3,13 +3,13 @@
 import pytest
 import torch
 
+from torch_reformer.compiler.ir.digits import with_strides
 from torch_reformer.compiler.ir.iteration_space import (
     IterationSpace,
     find_space,
     fits,
     index_map_of,
     inverse,
-    with_strides,
     without,
 )
 from torch_reformer.compiler.ir.layout import Layout
@@ -62,6 +62,11 @@ def test_spaces():
     assert find_space(120, {channel, ((1, 5),)}, set()) is None
     assert without(NHWC, (0, 2, 3)) == channel and without(NHWC, (1,)) == row and without(NHWC, (2, 3)) == plane
     space = IterationSpace(2, 3, 4, 5, True)
+    # Columns beside rows: of an image, and of a position in all images.
+    images, positions = IterationSpace(1, 3, 2, 20, True, True), IterationSpace(2, 3, 20, 1, True, True)
+    assert find_space(120, {channel}, {row, plane}) == images and images.height_map == plane
+    assert find_space(120, {channel}, {row, ((1, 60),), channel}) == positions and positions.height_map == ((1, 60),)
+    assert find_space(120, set(), {row, plane, ((1, 60),)}) is None and not fits(images, set(), {plane})
     assert fits(space, {channel, row}, {channel, row}) and not fits(space, set(), {row}, whole_rows=False)
     assert [space.kind(each) for each in (((1, 120),), channel, row, (), ((1, 5),))] == [
         *("full", "channel", "row", "scalar", None),

@@ -232,7 +232,7 @@ def test_a_sum_term_by_term():
         (lambda: Program(program.store(program.full("a") + program.channel("a"))), "'a' is both full and channel"),
         (lambda: program.channel("two words"), "a Python identifier, got 'two words'"),
         (lambda: program.channel(3), "got 3"),
-        (lambda: program.sum(program.acc(), per="column"), "per 'channel', 'row', 'plane' or 'all', got 'column'"),
+        (lambda: program.sum(program.acc(), per="column"), "'plane', 'height' or 'all', got 'column'"),
         (lambda: program.store(program.acc(), torch.int8), "bfloat16 or bool, got torch.int8"),
         (lambda: program.max(program.acc(), dtype=torch.bool), "max takes float32, float64, float16 or bfloat16, got"),
         (lambda: program.store(program.acc(), per="all"), "per 'element', 'channel', 'row' or 'plane', got 'all'"),

@@ -10,7 +10,7 @@ import torch_reformer
 from torch_reformer import program
 from torch_reformer.program import Program
 from torch_reformer.program.interpreter import interpret
-from torch_reformer.program.operations import COMPUTED, NUMBER, OPERANDS, ROW_REDUCTIONS
+from torch_reformer.program.operations import COMPUTED, NUMBER, OPERANDS, PER, ROW_REDUCTIONS
 from torch_reformer.program.program import decode
 from torch_reformer.program.values import varies
 
@@ -108,11 +108,7 @@ def test_operations(name, dtype, layout):
 @pytest.mark.parametrize("size", SIZES, ids=str)
 def test_reductions(size, layout):
     value = program.acc() * CHANNEL + FULL
-    kinds = [
-        kind(value, per)
-        for kind in (program.sum, program.max, program.moments)
-        for per in ("channel", "row", "plane", "all")
-    ]
+    kinds = [kind(value, per) for kind in (program.sum, program.max, program.moments) for per in PER[1:]]
     check(Program(*kinds), size, layout=layout, rtol=2e-6, atol=1e-6 * max(size[1], size[0] * size[2] * size[3]))
 
 
@@ -165,7 +161,7 @@ def test_integers_are_exact(size, layout):
         program.store(program.relu(value), torch.float16),
         program.store(value > 0, torch.bool),
     ]
-    outputs += [kind(value, per) for kind in (program.sum, program.max) for per in ("channel", "row", "plane", "all")]
+    outputs += [kind(value, per) for kind in (program.sum, program.max) for per in PER[1:]]
     tested = Program(*outputs)
     tensors = {"channel": weight, "full": other}
     results = torch.ops.reformer.stitch(acc, [tensors[name] for name in tested.inputs], tested.code)
@@ -433,7 +429,7 @@ def test_empty_results():
         torch_reformer.stitch(x, Program(program.max(program.acc())))
 
 
-@pytest.mark.parametrize("per", ["channel", "row", "plane", "all"])
+@pytest.mark.parametrize("per", PER[1:])
 def test_equal_largest_values_share_the_gradient(per):
     x = torch.randint(0, 3, (2, 3, 4, 4), dtype=torch.float64).requires_grad_()
     tested = Program(program.max(program.acc() * 2, per), program.store(program.acc()))

@@ -37,7 +37,7 @@ def test_derivative_of_planes(layout):
 
 def test_a_product_has_no_planes():
     tested = Program(program.store(program.acc() * program.plane("gate")))
-    with pytest.raises(ValueError, match="has no planes"):
+    with pytest.raises(ValueError, match="has no planes or heights"):
         torch_reformer.linear_epilogue(torch.ones(4, 3), torch.ones(5, 3), tested, {"gate": torch.ones(4, 5)})
 
 

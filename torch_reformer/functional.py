@@ -198,8 +198,8 @@ def linear_epilogue(input: Tensor, weight: Tensor, program: Program, tensors: Ma
             "linear_epilogue: input must be [..., C] and weight [K, C], "
             f"got sizes {list(input.shape)} and {list(weight.shape)}"
         )
-    if "plane" in program.kinds or any(output.per == "plane" for output in program.outputs):
-        raise ValueError("linear_epilogue: a matrix product has no planes, so its program can't have any")
+    if "plane" in program.kinds or any(output.per in ("plane", "height") for output in program.outputs):
+        raise ValueError("linear_epilogue: a matrix product has no planes or heights, so its program can't have any")
     rows, columns = input.shape[:-1], weight.shape[0]
     for name, kind in zip(program.names, program.kinds, strict=True):
         if kind in ("full", "row"):

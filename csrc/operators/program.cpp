@@ -82,7 +82,7 @@ Ints sizes_of(ProgramOp kind, Sizes result) {
 Ints sizes_of(const ProgramOutput& output, Sizes result) {
   constexpr ProgramOp kinds[] = {ProgramOp::full, ProgramOp::channel, ProgramOp::row, ProgramOp::plane,
                                  ProgramOp::scalar};
-  Ints sizes = sizes_of(kinds[size_t(output.per)], result);
+  Ints sizes = output.per == Per::height ? Ints{result[2], result[1]} : sizes_of(kinds[size_t(output.per)], result);
   if (output.kind == Reduction::moments) sizes.insert(sizes.begin(), 2);
   return sizes;
 }
@@ -200,6 +200,7 @@ struct Prepared {
       : sizes(of.begin(), of.end()),
         call{program, {layout, of[0], of[1], of[2] * of[3]}, Stored(int8_t(dtype_of(op, "acc", like))), nullptr, {},
              {}} {
+    if (program.has_heights) call.shape.height = of[2];
     if (tensors.size() != program.inputs.size())
       fail(op, "the program has ", program.inputs.size(), " inputs, got ", tensors.size(), " tensors");
     for (size_t i = 0; i < tensors.size(); ++i) {
@@ -324,7 +325,8 @@ std::vector<Tensor> run(const char* op, Prepared& prepared, const Tensor& acc, c
   std::shared_ptr<const StitchedPlan> plan;  // on a GPU
   if (!is_empty && !acc.is_cpu()) plan = planned_stitch(call, device).plan;
   const bool of_rows = call.program.needs_rows || call.program.tables;
-  const bool has_kernel = acc.is_cpu() ? !of_rows || call.shape.rows_are_lines() : plan != nullptr;
+  const bool has_kernel =
+      acc.is_cpu() ? !call.program.has_heights && (!of_rows || call.shape.rows_are_lines()) : plan != nullptr;
   if (is_empty || !has_kernel) return run_unfused(call.program, acc, tensors, into);
   prepared.allocate_outputs(acc, reusable ? &acc : nullptr, into);
   if (plan) {
@@ -396,6 +398,7 @@ std::vector<Tensor> conv2d_and(const InternedProgram& of, const Tensor& input, c
                                const Ints& dilation, int64_t groups) {
   const char* op = "conv2d_epilogue";
   const Program* program = &of.whole;
+  if (program->has_heights) fail(op, "reductions per height run over tensors only, not after a convolution");
   std::optional<Tensor> bias;
   // Only on the CPU: on a GPU PyTorch's convolution would add the bias in a separate kernel, whereas a program adds it
   // for free.

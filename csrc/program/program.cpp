@@ -47,7 +47,7 @@ ProgramNode read_node(CodeReader& reader, int64_t place, std::vector<ProgramInpu
 ProgramOutput read_output(CodeReader& reader, int64_t nodes) {
   ProgramOutput output{};
   output.kind = Reduction(reader.next(0, int64_t(Reduction::moments), "an unknown output"));
-  output.per = Per(reader.next(0, int64_t(Per::all), "an unknown reduction"));
+  output.per = Per(reader.next(0, int64_t(Per::height), "an unknown reduction"));
   if (output.kind != Reduction::none && output.per == Per::element) reader.malformed("a reduction per element");
   if (output.kind == Reduction::none && output.per > Per::plane)
     reader.malformed("what is stored is per element, channel, row or plane");
@@ -117,8 +117,9 @@ Program Program::decode(const int64_t* code, int64_t size) {
     program.has_planes |= node.op == ProgramOp::plane;
   }
   for (const ProgramOutput& output : program.outputs) {
-    program.needs_rows |= output.is_by_row();
     program.has_planes |= output.per == Per::plane;
+    program.has_heights |= output.per == Per::height;
+    program.needs_rows |= output.is_by_row() || program.has_heights;
   }
   const std::vector<Varies> varies = program.varies();
   for (const ProgramOutput& output : program.outputs) {
@@ -202,18 +203,20 @@ int64_t ProgramShape::count(Per per) const {
     case Per::row: return rows();
     case Per::plane: return images * channels;
     case Per::all: return 1;
+    case Per::height: return height * channels;
     case Per::element: break;
   }
   return numel();
 }
 
 bool ProgramShape::operator==(const ProgramShape& other) const {
-  return layout == other.layout && images == other.images && channels == other.channels && pixels == other.pixels;
+  return layout == other.layout && images == other.images && channels == other.channels && pixels == other.pixels &&
+         height == other.height;
 }
 
 uint64_t ProgramShape::hash() const {
   uint64_t hash = uint64_t(layout);
-  for (int64_t size : {images, channels, pixels}) hash = (hash ^ uint64_t(size)) * 0x9e3779b97f4a7c15u;
+  for (int64_t size : {images, channels, pixels, height}) hash = (hash ^ uint64_t(size)) * 0x9e3779b97f4a7c15u;
   return hash ^ hash >> 32;
 }
 

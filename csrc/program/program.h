@@ -37,7 +37,8 @@ constexpr bool is_map(ProgramOp op) { return op == ProgramOp::places || op == Pr
 constexpr bool reduces_row(ProgramOp op) { return op == ProgramOp::row_sum || op == ProgramOp::row_max; }
 
 enum class Reduction : uint8_t { none, sum, max, moments };
-enum class Per : uint8_t { element, channel, row, plane, all };
+// height: of all batch elements and horizontal positions; only reductions.
+enum class Per : uint8_t { element, channel, row, plane, all, height };
 
 // Types of a program's tensors: those of DType with the same numbers, and types that only programs have.
 enum class Stored : int8_t {
@@ -111,6 +112,8 @@ struct Program {
   bool needs_rows = false;
   // True if some value belongs to a channel of an image (a plane): kernels then compute each image separately.
   bool has_planes = false;
+  // True if some reduction is per height and channel; kernels then compute whole rows, too.
+  bool has_heights = false;
   int32_t tables = 0, maps = 0;
 
   // From Program.code in Python. Throws std::invalid_argument if it is malformed.
@@ -130,6 +133,7 @@ struct Program {
 struct ProgramShape {
   Layout layout = Layout::nchw;
   int64_t images = 0, channels = 0, pixels = 0;
+  int64_t height = 1;  // of the pixels, for programs with reductions per height
   int64_t rows() const { return images * pixels; }
   // True if the elements of a row are adjacent in memory.
   bool rows_are_lines() const { return layout == Layout::nhwc || pixels == 1; }

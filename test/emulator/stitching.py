@@ -29,7 +29,7 @@ def empty(output, acc):
     n, k, h, w = acc.shape
     if output.is_by_element:
         return torch.empty_like(acc, dtype=output.dtype)
-    size = {"channel": [k], "row": [n, h, w], "plane": [n, k], "all": []}[output.per]
+    size = {"channel": [k], "row": [n, h, w], "plane": [n, k], "height": [h, k], "all": []}[output.per]
     if output.kind == "store":
         return torch.zeros(size, dtype=output.dtype or acc.dtype)
     return torch.full([2, *size] if output.kind == "moments" else size, torch.nan, dtype=output.dtype)
@@ -48,7 +48,7 @@ def source(program: Program, acc, tensors, multiprocessors=2, into=None, shared_
     n, k, h, w = acc.shape
     nhwc = acc.is_contiguous(memory_format=torch.channels_last) and not acc.is_contiguous()
     code = (ctypes.c_int64 * len(program.code))(*program.code)
-    shape = (ctypes.c_int64 * 4)(int(nhwc), n, k, h * w)
+    shape = (ctypes.c_int64 * 5)(int(nhwc), n, k, h * w, h)
     types = (ctypes.c_int8 * 16)(*(STORED[tensor.dtype] for tensor in tensors))
     outputs = [(into or {}).get(i, torch.empty(0)) for i in range(len(program.outputs))]
     everything = [number for tensor in (*tensors, *outputs) for number in placed(tensor)]

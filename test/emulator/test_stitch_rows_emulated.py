@@ -67,7 +67,7 @@ def test_masks_of_rows_in_shared_memory():
 @settings(max_examples=examples(8))
 @given(
     programs(
-        per=("channel", "all"),
+        per=("channel", "all", "height"),
         types=(None, torch.float16),
         kinds=("store", "store of rows", "store of channels", "sum", "max", "moments"),
         reduces_rows=True,

@@ -36,8 +36,9 @@ static bool has_map_of_columns(const int64_t* tensors, const Program& program, i
 
 static void* address(const int64_t* tensor) { return reinterpret_cast<void*>(tensor[17]); }
 
-// Returns a sentence, or null. shape: layout, images, channels, pixels. tensors: of each input and then of each output
-// how many dimensions it has if it has a placement, else 0, its sizes, eight of them, its strides, and where it is.
+// Returns a sentence, or null. shape: layout, images, channels, pixels, height. tensors: of each input and then of each
+// output how many dimensions it has if it has a placement, else 0, its sizes, eight of them, its strides, and where it
+// is.
 extern "C" const char* prepare(const int64_t* code, int64_t size, const int64_t* shape, const int8_t* types,
                                const int64_t* tensors, int64_t inputs, int8_t result, int multiprocessors,
                                int shared_bytes) {
@@ -47,7 +48,8 @@ extern "C" const char* prepare(const int64_t* code, int64_t size, const int64_t*
     text = error.what();
     return text.c_str();
   }
-  ProgramCall call{program, {Layout(shape[0]), shape[1], shape[2], shape[3]}, Stored(result), nullptr, {}, {}};
+  ProgramCall call{program, {Layout(shape[0]), shape[1], shape[2], shape[3], shape[4]}, Stored(result), nullptr, {},
+                   {}};
   for (int64_t i = 0; i < inputs; ++i) {
     const ProgramOp kind = program.inputs[size_t(i)].kind;
     const bool is_row = kind == ProgramOp::row || kind == ProgramOp::index;

@@ -139,4 +139,5 @@ def lacks_derivative(op: str, code: tuple[int, ...]) -> bool:
     """True if no program computes this program's gradient, so that autograd has to see PyTorch's own operations."""
     program = decoded(op, code)
     kinds = [*(output.kind for output in program.outputs), *(node.op for node in program.nodes)]
-    return not {"max", "row_max", "table", "mapped"}.isdisjoint(kinds)
+    has_heights = any(output.per == "height" for output in program.outputs)
+    return has_heights or not {"max", "row_max", "table", "mapped"}.isdisjoint(kinds)

@@ -79,7 +79,7 @@ def _fake_outputs(op: str, like: Tensor, tensors: list[Tensor], code) -> list[Te
         lambda: f"reformer::{op}: the program has {len(program.inputs)} inputs, got {len(tensors)} tensors",
     )
     n, k, h, w = like.shape
-    sizes = {"channel": [k], "row": [n, h, w], "plane": [n, k], "all": []}
+    sizes = {"channel": [k], "row": [n, h, w], "plane": [n, k], "all": [], "height": [h, k]}
     results = []
     for output in program.outputs:
         if output.is_by_element:

@@ -230,6 +230,8 @@ class _Reverse:
             raise ValueError(f"program: output {i}, {what}, has no gradient")
         if output.kind == "max":  # recomputed values may round differently and match the maximum nowhere
             raise ValueError(f"program: no program computes the gradient of output {i}, max of {output.value.op}")
+        if output.per == "height":
+            raise ValueError(f"program: no program computes the gradient of output {i}, a {output.kind} per height")
         if output.kind == "moments":
             return self._of_moments(i, output)
         return self._read(f"grad_{i}", ("grad", i), output.per)

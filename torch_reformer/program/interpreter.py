@@ -12,7 +12,7 @@ from .program import Output, Program
 from .values import index_of
 
 # Dimensions of [N, K, H, W] that each reduction removes.
-_OVER = {"channel": (0, 2, 3), "row": (1,), "plane": (2, 3), "all": (0, 1, 2, 3)}
+_OVER = {"channel": (0, 2, 3), "row": (1,), "plane": (2, 3), "all": (0, 1, 2, 3), "height": (0, 3)}
 
 
 def computed_type(dtype: torch.dtype) -> torch.dtype:
@@ -93,6 +93,8 @@ def _output(output: Output, value: Tensor, dtype: torch.dtype) -> Tensor:
             return value != 0
         return value.to(output.dtype or dtype)
     over = _OVER[output.per]
+    if output.per == "height":
+        value = value.transpose(1, 2)
     if output.kind == "sum":
         return value.sum(over).to(output.dtype or value.dtype)
     if output.kind == "max":

@@ -71,7 +71,8 @@ ROW_REDUCTIONS = {
     "row_max": lambda a: a.amax(1, keepdim=True),
 }
 
-# Outputs: a tensor as large as the result, or a reduction per channel, per row, per plane or over everything. "moments"
+# Outputs: a tensor as large as the result, or a reduction per channel, row, plane, over everything, or per height (all
+# batch elements and horizontal positions) and channel. "moments"
 # has two parts: the mean, and the sum of squared differences from the mean.
 OUTPUTS = ("store", "sum", "max", "moments")
-PER = ("element", "channel", "row", "plane", "all")
+PER = ("element", "channel", "row", "plane", "all", "height")

@@ -57,7 +57,7 @@ def store(value: Value | Number, dtype: torch.dtype | None = None, per: str = "e
         ValueError: for another data type, or if the value varies within a channel, row or plane.
     """
     _check_type("store", dtype, _STORED)
-    if per not in PER[:-1]:
+    if per not in PER[:4]:
         raise ValueError(f"program: store is per 'element', 'channel', 'row' or 'plane', got {per!r}")
     value = as_value(value)
     if per != "element" and not varies(value)[id(value)] <= _VARIES[per]:
@@ -74,27 +74,29 @@ def _check_type(kind: str, dtype: torch.dtype | None, types: Collection[torch.dt
 def _reduction(kind: str, value: Value | Number, per: str, dtype: torch.dtype | None = None) -> Output:
     _check_type(kind, dtype, [type_ for type_ in _STORED if type_ is not torch.bool])
     if per not in PER[1:]:
-        raise ValueError(f"program: {kind} is per 'channel', 'row', 'plane' or 'all', got {per!r}")
+        raise ValueError(f"program: {kind} is per 'channel', 'row', 'plane', 'height' or 'all', got {per!r}")
     return Output(kind, as_value(value), per, dtype)
 
 
 def sum(value: Value | Number, per: str = "channel", dtype: torch.dtype | None = None) -> Output:
-    """Sum of a value over each channel (``[K]``), each row (``[N, H, W]``), each plane (``[N, K]``) or everything
-    (``[]``). The sum is computed in fp32, or fp64 if the result is, and stored in that type or in another
-    floating-point `dtype`. The order of additions is fixed. A factor that is constant within a channel may multiply the
-    sum instead of each term; results differ where the factor is infinite or the sum overflows."""
+    """Sum of a value over each channel (``[K]``), each row (``[N, H, W]``), each plane (``[N, K]``), each channel at
+    each height (``[H, K]``) or everything (``[]``). The sum is computed in fp32, or fp64 if the result is, and stored in
+    that type or in another floating-point `dtype`. The order of additions is fixed. A factor that is constant within a
+    channel may multiply the sum instead of each term; results differ where the factor is infinite or the sum
+    overflows."""
     return _reduction("sum", value, per, dtype)
 
 
 def max(value: Value | Number, per: str = "channel", dtype: torch.dtype | None = None) -> Output:
-    """Maximum of a value over each channel, row, plane or everything, stored as by :func:`sum`; NaN where an element is
-    NaN."""
+    """Maximum of a value over each channel, row, plane, height or everything, stored as by :func:`sum`; NaN where an
+    element is NaN."""
     return _reduction("max", value, per, dtype)
 
 
 def moments(value: Value | Number, per: str = "channel") -> Output:
     """Mean of a value and sum of its squared differences from the mean, stacked: ``[2, K]``, ``[2, N, H, W]``, ``[2, N,
-    K]`` or ``[2]``. The sums are of differences from a number near the mean, so a large mean costs no accuracy."""
+    K]``, ``[2, H, K]`` or ``[2]``. The sums are of differences from a number near the mean, so a large mean costs no
+    accuracy."""
     return _reduction("moments", value, per)
 
 

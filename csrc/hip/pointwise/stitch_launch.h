@@ -80,6 +80,7 @@ namespace stitch_launch {
 constexpr int kSharedBesidesRows = 2048;  // bytes used by a block and the driver
 constexpr int kMostResults = 64;          // of a thread at once, in registers
 constexpr int kLeastGroups = 8;           // groups per thread, if rows end within the last of them
+constexpr int kWideAccess = 4;            // elements that a thread of a row kernel computes at once
 
 inline int ceil_div(int a, int b) { return (a + b - 1) / b; }
 
@@ -130,11 +131,15 @@ inline void choose_lanes(StitchConfig& config, const StitchNeeds& needs) {
   // Within a warp minimise idle threads, then elements per thread; beyond a warp, the number of threads. Threads that
   // read 32 adjacent elements at once, or all their elements by few instructions, read few cache lines more than once.
   constexpr int kFew = 4, kLeastLanes = 8;
+  // Instructions of a row's loop and of its reductions take most of the time if threads access few elements at once:
+  // then a warp has several rows where that leaves no more threads idle.
+  const bool several_rows = config.count < kWideAccess;
   int least = INT32_MAX;
   for (int lanes = 32; lanes; lanes /= 2) {
     const int vectors = ceil_div(groups, lanes), along = config.count * lanes;
     const bool reads_lines = along >= std::min(32, config.args.width) || (vectors <= kFew && lanes >= kLeastLanes);
-    if (reads_lines && vectors * config.count <= most && vectors * lanes < least)
+    const bool is_better = several_rows ? vectors * lanes <= least : vectors * lanes < least;
+    if (reads_lines && vectors * config.count <= most && is_better)
       least = vectors * lanes, config.lanes = lanes, config.vectors = vectors;
   }
   for (int lanes = 64; !config.lanes && lanes <= kStitchMostLanes; lanes *= 2)
@@ -151,12 +156,38 @@ inline void launch_long_rows(StitchConfig& config, const StitchNeeds& needs, con
   config.ahead = config.blocks || needs.loaded > 2 ? 1 : 2;
   if (config.blocks) config.launch.shared_bytes = uint32_t((bytes + 15) / 16 * 16);
   config.lanes = config.blocks == 2 ? kStitchLongRowThreads / 2 : kStitchLongRowThreads;
-  config.args.parts = std::min(config.args.lines, gpu.multiprocessors * (config.blocks ? config.blocks : 8));
+  config.args.blocks = std::min(config.args.lines, gpu.multiprocessors * (config.blocks ? config.blocks : 8));
+  config.args.parts = config.args.blocks;
   config.launch.threads = uint32_t(config.lanes);
-  config.launch.blocks_x = uint32_t(config.args.parts);
+  config.launch.blocks_x = uint32_t(config.args.blocks);
 }
 
-inline void launch_rows(StitchConfig& config, const StitchNeeds& needs, const StitchGpu& gpu) {
+// For reductions per height: how many of a block's rows, `rows` at once, are at one height, and how many parts the rows
+// of a height have. Rows of a block are adjacent where that leaves few threads idle.
+inline void launch_heights(StitchConfig& config, const ProgramShape& shape, const StitchNeeds& needs,
+                           const StitchGpu& gpu, int rows) {
+  constexpr int kFewSums = 8, kLeastSteps = 4;  // numbers of a thread; rows that it adds up
+  StitchArgs& a = config.args;
+  const int width = int(shape.pixels / shape.height);
+  a.heights = int(shape.height);
+  a.image_lines = a.lines / a.heights;
+  a.by_width = make_divider(width);
+  const auto idle = [&](int log) {
+    const int at_once = 1 << log, heights = rows / at_once;
+    return double(ceil_div(a.heights, heights) * heights) / a.heights * ceil_div(a.image_lines, at_once) * at_once;
+  };
+  while (2 << a.log_at_once <= std::min(width, rows)) ++a.log_at_once;
+  for (int log = 0; 1 << log <= rows; ++log)
+    if (idle(log) < 0.9 * idle(a.log_at_once)) a.log_at_once = log;
+  const int groups = ceil_div(a.heights, rows >> a.log_at_once), steps = ceil_div(a.image_lines, 1 << a.log_at_once);
+  const int of_multiprocessor = needs.numbers * config.vectors * config.count <= kFewSums ? 4 : 2;
+  a.image_parts = std::clamp(gpu.multiprocessors * of_multiprocessor / groups, 1, ceil_div(steps, kLeastSteps));
+  a.blocks = groups * a.image_parts;
+  a.parts = a.heights * a.image_parts;
+}
+
+inline void launch_rows(StitchConfig& config, const ProgramShape& shape, const StitchNeeds& needs,
+                        const StitchGpu& gpu) {
   choose_lanes(config, needs);
   if (!config.lanes) return launch_long_rows(config, needs, gpu);
   const int multiprocessors = gpu.multiprocessors;
@@ -166,10 +197,11 @@ inline void launch_rows(StitchConfig& config, const StitchNeeds& needs, const St
   constexpr int kLeastSteps = 16;
   const int most =
       needs.numbers ? std::clamp(steps / kLeastSteps, 2 * multiprocessors, 4 * multiprocessors) : 64 * multiprocessors;
-  config.args.parts = std::min({steps, std::max(ceil_div(steps, 2), 2 * multiprocessors), most});
-  config.args.block_parts = config.args.parts * config.vectors;
+  config.args.blocks = config.args.parts = std::min({steps, std::max(ceil_div(steps, 2), 2 * multiprocessors), most});
+  if (needs.heights) launch_heights(config, shape, needs, gpu, threads / config.lanes);
+  config.args.block_parts = config.args.blocks * config.vectors;
   config.launch.threads = uint32_t(threads);
-  config.launch.blocks_x = uint32_t(config.args.parts);
+  config.launch.blocks_x = uint32_t(config.args.blocks);
 }
 
 // At most 1 << most_across threads of a block share a line.
@@ -259,7 +291,8 @@ inline void configure_finish(StitchConfig& config, const ProgramShape& shape, co
   const int of_block = kStitchThreads / shares;
   while (1 << a.log_planes < of_block) ++a.log_planes;
   int blocks = left.of_channels ? stitch_finish_blocks(a.channels) : 1;
-  if (left.of_planes) blocks = std::max(blocks, ceil_div(a.channels * int(shape.images), of_block));
+  const int planes = needs.heights ? a.heights : int(shape.images);
+  if (left.of_planes) blocks = std::max(blocks, ceil_div(a.channels * planes, of_block));
   config.finish = stitch_finish_launch(needs.reductions, blocks);
   config.workspace_bytes = int64_t{4} * needs.numbers * a.parts * a.channels;
 }
@@ -286,7 +319,7 @@ inline StitchConfig configure_stitch(const ProgramShape& shape, int elements, co
     config.count /= 2;
   config.tails = a.width % config.count != 0;
   if (needs.rows)
-    stitch_launch::launch_rows(config, needs, gpu);
+    stitch_launch::launch_rows(config, shape, needs, gpu);
   else if (needs.lines)
     stitch_launch::launch_tiles(config, shape, needs, gpu.multiprocessors);
   else if (needs.numbers && config.channels_along)

@@ -35,11 +35,12 @@ StitchNeeds stitch_needs(const ProgramCall& call) {
           int(contents.stored.size()),
           program.needs_rows,
           program.has_planes,
+          program.has_heights,
           std::any_of(program.inputs.begin(), program.inputs.end(),
                       [](const ProgramInput& input) { return input.kind == ProgramOp::random; }),
           lines_per_access(call),
           int(period),
-          reductions(Per::plane),
+          reductions(Per::plane) + reductions(Per::height),
           reductions(Per::all)};
 }
 

@@ -15,10 +15,11 @@ struct StitchNeeds {
   int stored;                // tensors that are written element by element
   bool rows;                 // rows are reduced
   bool planes;               // some values belong to a channel of an image
+  bool heights;              // columns are reduced per height
   bool draws;                // there are random numbers, which are drawn for aligned groups of elements
   int lines;                 // lines_per_access() of transposed tensors; 0: there are none
   int period;                // lines after which a tensor's elements are read again; 0: they are not
-  size_t of_planes, of_all;  // reductions to one number per plane, and to a single number
+  size_t of_planes, of_all;  // reductions to one number per plane (or height and channel), and to a single number
 };
 
 StitchNeeds stitch_needs(const ProgramCall& call);

@@ -78,7 +78,10 @@ struct RowInRegisters {
     }
     if constexpr (kIsSmall) read(p, first_line, ahead);
   }
-  DEVICE bool wanted(const StitchArgs& p, int v) const { return kWhole || v * kApart + begin < p.width; }
+  // Only a thread's last group may lie past the row's end.
+  DEVICE bool wanted(const StitchArgs& p, int v) const {
+    return kWhole || v < kVectors - 1 || v * kApart + begin < p.width;
+  }
   // A group past the row's end reads the row's beginning instead.
   DEVICE int column(const StitchArgs& p, int v) const { return wanted(p, v) ? v * kApart + begin : 0; }
 
@@ -264,6 +267,41 @@ struct RowReductions {
   }
 };
 
+// The rows of a block, kRows at once, of which this thread's is number `place`. If columns are reduced per height, a
+// thread's rows are all at one height, and threads with rows at the same height share them.
+template <int kRows, bool kHeights>
+struct BlockRows {
+  int first, step, end;  // rows among those that threads share
+  int own;               // this thread's, from `first` on
+  int shared = kRows;    // by so many threads of the block that have the same columns
+  int height = 0, part;
+  bool exists = true;
+
+  DEVICE BlockRows(const StitchArgs& p, int place) : own(place) {
+    if constexpr (kHeights) {
+      shared = 1 << p.log_at_once;
+      own = place & (shared - 1);
+      const int group = block_x() / p.image_parts, of_height = block_x() - group * p.image_parts;
+      height = (group * kRows + place) >> p.log_at_once;
+      exists = height < p.heights;
+      if (!exists) height = p.heights - 1;
+      first = of_height << p.log_at_once, step = p.image_parts << p.log_at_once, end = p.image_lines;
+      part = height * p.image_parts + of_height;
+    } else {
+      first = block_x() * kRows, step = p.blocks * kRows, end = p.lines;
+      part = block_x();
+    }
+  }
+  DEVICE bool has(int at) const { return exists && at + own < end; }
+  // All threads must take part in the reductions: past the last row they compute the last row.
+  DEVICE int line(const StitchArgs& p, int at) const {
+    int row = at + own < end ? at + own : end - 1;
+    if constexpr (!kHeights) return row;
+    const int before = divide_with_rest(row, p.by_width);
+    return (before * p.heights + height) * int(p.by_width.divisor) + row;
+  }
+};
+
 // Row: one of the two classes above.
 template <class Program, class Row, int kLanes, int kThreads>
 DEVICE void stitch_rows(const StitchArgs& p) {
@@ -271,18 +309,16 @@ DEVICE void stitch_rows(const StitchArgs& p) {
   using Sums = RowReductions<Program, kLanes, kThreads>;
   SHARED float of_rows[Sums::kShared];
   SHARED float of_columns[Program::kReductions ? kSharedOfReductions<kThreads> : 1];
-  const int place = thread_id() / kLanes, step = p.parts * kRows;
-  // All threads must take part in the reductions: past the last row they compute the last row.
-  const auto line_from = [&](int first) { return first + place < p.lines ? first + place : p.lines - 1; };
+  const BlockRows<kRows, Program::kHeights> rows(p, thread_id() / kLanes);
   grid_dependency_wait();
-  Row row(p, line_from(block_x() * kRows));
+  Row row(p, rows.line(p, rows.first));
   Sums sums{of_rows};
   Reductions<Program, kCount, kThreads> reductions[Row::kGroups];
-  for (int first = block_x() * kRows; first < p.lines; first += step) {
-    const int line = line_from(first);
-    row.load(p, line, first + step < p.lines ? line_from(first + step) : -1);
+  for (int at = rows.first; at < rows.end; at += rows.step) {
+    const int line = rows.line(p, at);
+    row.load(p, line, at + rows.step < rows.end ? rows.line(p, at + rows.step) : -1);
     sums.run(p, line, row);
-    if (first + place >= p.lines) continue;
+    if (!rows.has(at)) continue;
     const OfRow<Program, Program::kStages> of_row(p, row.of_row(), sums.results);
     const auto compute = [&](int v, int column, const auto& group, const auto& loaded, const auto& there) {
       typename Row::Group::Stored stored;
@@ -294,8 +330,8 @@ DEVICE void stitch_rows(const StitchArgs& p) {
           reductions[v].add(j, reduced);
         }
       });
-      const long long at = static_cast<long long>(line) * p.width + column;
-      Program::template store<true, kCount>(p, at, stored, line, column, there);
+      Program::template store<true, kCount>(p, static_cast<long long>(line) * p.width + column, stored, line, column,
+                                            there);
     };
     if constexpr (Program::kStored || Program::kReductions) row.template each<Program::kStages>(p, line, compute);
     if constexpr (Program::kStoresRows)
@@ -304,11 +340,11 @@ DEVICE void stitch_rows(const StitchArgs& p) {
   if constexpr (Program::kReductions > 0) {
     UNROLL
     for (int v = 0; v < Row::kGroups; ++v)
-      reductions[v].store(of_columns, kRows, kLanes, place, row.wanted(p, v), p, block_x(),
+      reductions[v].store(of_columns, rows.shared, kLanes, rows.own, rows.exists && row.wanted(p, v), p, rows.part,
                           block_x() * Row::kGroups + v, row.column(p, v));
   }
   if constexpr (Program::kStoresChannels)
-    for (int i = block_x() * kThreads + thread_id(); i < p.channels; i += p.parts * kThreads)
+    for (int i = block_x() * kThreads + thread_id(); i < p.channels; i += p.blocks * kThreads)
       Program::store_channel(p, i, 0);
 }
 

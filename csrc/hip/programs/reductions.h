@@ -7,7 +7,8 @@ namespace reformer {
 namespace {
 
 enum class Kind { sum, max, moments };
-// The elements that are reduced to one: those of a channel in all images, or in one image, or everything.
+// The elements that are reduced to one: those of a channel in all images, or in one image (if rows are reduced: at one
+// height of all images), or everything.
 enum class Over { images, image, all };
 
 // The partial result of a reduction over some of its values. For moments: the number of values, their mean, and the sum

@@ -51,9 +51,14 @@ struct StitchArgs {
   int block_parts;  // partial results of a reduction of everything: one per block, or one per group of columns of each
                     // block
   int log_planes;   // planes per block of the finish kernel, whose other threads share the planes' parts
-  int image_lines, image_parts;  // NHWC: lines and parts of one image, or all; NCHW: parts of an image
-  Divider by_channels;           // NCHW: to get a line's channel
-  int columns_each;              // NCHW: columns per block
+  int image_lines, image_parts;  // NHWC: lines and parts of one image or height, or all; NCHW: parts of an image
+  // Rows: number of blocks; if they are reduced per height: number of heights, rows side by side in an image at one
+  // height, and rows at one height that a block computes at once.
+  int blocks, heights;
+  Divider by_width;
+  int log_at_once;
+  Divider by_channels;  // NCHW: to get a line's channel
+  int columns_each;     // NCHW: columns per block
 };
 
 // The arguments of a convolution kernel that runs a program, followed by those of the program: its lines are pixels,

@@ -22,6 +22,7 @@ void StitchWriter::of_rows() {
   body_ << "  static constexpr int kRowReductions = " << row_reductions_.size()
         << ", kStages = " << contents_.stages.size()
         << ";\n  static constexpr bool kStoresRows = " << (contents_.of_rows.empty() ? "false" : "true")
+        << ", kHeights = " << (contents_.program.has_heights ? "true" : "false")
         << ";\n  DEVICE static constexpr bool is_row_max(int i) {\n    return ";
   for (size_t i = 0; i < row_reductions_.size(); ++i)
     if (node(row_reductions_[i]).op == ProgramOp::row_max) body_ << "i == " << i << " || ";

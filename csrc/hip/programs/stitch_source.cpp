@@ -152,7 +152,7 @@ void StitchWriter::constants() {
   });
   table("Over", "over", [&](size_t i) {
     const Per per = i < reductions().size() ? output(reductions()[i]).per : Per::channel;
-    return per == Per::all ? "Over::all" : per == Per::plane ? "Over::image" : "Over::images";
+    return per == Per::all ? "Over::all" : per == Per::plane || per == Per::height ? "Over::image" : "Over::images";
   });
   table("int", "first_number", [&](size_t i) {
     int before = 0;

@@ -28,6 +28,7 @@
 //                        numbers; fetch() copies them to shared memory, and take() reads them from there
 //   Held::row_values<i>() computes the values common to the row that pass i needs; row_values(i) is their count
 //   Held::store_row()    writes the outputs by row, if kStoresRows
+//   kHeights             true if some reduction is per height: Over::image means a height then
 //   kRowReductions       count of reductions of rows, in the order of their stages; is_row_max() tells their kinds
 //   kStages              count of stages; stage i has the reductions from stage_begin(i) to stage_begin(i + 1)
 //   of_row<stage>()      computes the values that a stage reduces, with the arguments of of_element(), but only the

@@ -135,9 +135,11 @@ class KernelProgram:
         return "full" if operation.results[0].layout.numel == self.space.numel else "channel"
 
     def _reduced_to(self, operation: Reduce) -> str:
-        """Kind of a reduction's result that is complete after the kernel: "channel", "plane" or "scalar"."""
+        """Kind of a reduction's result that is complete after the kernel: "channel", "plane", "height" or "scalar"."""
         index_map = without(operation.input.layout, operation.over)
-        return self.space.dense_kind(index_map) if index_map else "scalar"
+        if not index_map:
+            return "scalar"
+        return "height" if index_map == self.space.height_map else self.space.dense_kind(index_map)
 
     def _output(self, operation: Operation):
         """Output of the program that stores an operation's result."""

@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from ..ir.gather import Gather
 
 
+DEVICES = {"cuda"}  # whose kernels reduce columns per height, beside rows
 InputKey = tuple[Value, Layout, IndexMap]  # a value, a view's layout, and the index map by which that is read
 
 
@@ -134,10 +135,13 @@ class FusionGroup:
         return next((index_map for index_map in self.reductions if reduces_rows(self.numel, index_map)), None)
 
     def supports(self, space: IterationSpace) -> bool:
-        """True if the group's channel vectors are channel vectors in ``space``, too: there they might be per-row."""
+        """True if the device's kernels compute in ``space``, and the group's channel vectors are channel vectors there,
+        too: they might be per-row."""
+        if space.has_heights and any(member.results[0].device.type not in DEVICES for member in self.members):
+            return False
         if space.channel_map == self.space.channel_map:
             return True
-        channel_wise = (operation for operation in self.operations if operation not in self.per_row)
+        channel_wise = (each for each in self.operations if isinstance(each, Map) and each not in self.per_row)
         sizes = (operation.results[0].layout.numel for operation in channel_wise)
         return not any(2 < size < self.numel for size in sizes)
 

@@ -19,23 +19,19 @@ from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 
 from .access import Access, access_of, term_of_columns
-from .digits import Digits, joined, with_strides
+from .digits import Digits, joined
 from .graph import Indexed, Map, Random, View
 from .layout import Layout
+from .placement import MOST_OF_LINE, Runs, are_read, are_transposed, layout_of_runs, split
 
 IndexMap = Digits | Access
-Runs = list[tuple[int, int]]
 BY_PLACE: IndexMap = ((-1, 1),)  # of a key of random numbers: each element has its own number
 # Elements of the longest row that a GPU's kernel keeps in registers while it reduces the row (stitch_launch.h), and
 # rows that keep a GPU's processors busy.
 LONGEST_ROW, _MANY_ROWS = 4096, 64
 _VERY_SHORT = 4  # columns, of which a kernel's threads read few at once
-_MOST_CHANNELS = 1 << 20  # in NHWC memory: a grid has at most 65535 blocks along them, of 32 threads at least
-# Digits of a strided operand's rows and columns that kernels support (csrc/program/placement.h), and adjacent elements
-# that they read at once.
-MOST_OF_LINE, _OF_COLUMN, _ADJACENT = 6, 2, 8
-# Least number of adjacent rows and columns of a transposed tensor, and a divisor of these numbers.
-_LEAST_TRANSPOSED, _OF_TRANSPOSED = 8, 4
+# In NHWC memory: a grid has at most 65535 blocks along them, of 32 threads at least, with one channel or four.
+_MOST_CHANNELS = 1 << 20
 
 
 def index_map_of(result: Layout, operand: Layout) -> IndexMap:
@@ -112,34 +108,19 @@ def without(layout: Layout, dims: Iterable[int]) -> IndexMap:
     return index_map_of(layout, Layout(layout.sizes, tuple(strides)))
 
 
-def _are_read(columns: list[tuple[int, int]]) -> bool:
-    """True if a program can read the columns of a row, given by their counts and strides."""
-    count, stride = columns[0]
-    return stride == 1 and len(columns) <= _OF_COLUMN and (len(columns) == 1 or count % _ADJACENT == 0)
-
-
-def _are_transposed(columns: list[tuple[int, int]], lines: list[tuple[int, int]]) -> bool:
-    """True if elements of successive rows are adjacent, and kernels can transpose so many rows and columns."""
-    if len(columns) != 1 or not lines or columns[0][1] < 2 or lines[0][1] != 1:
-        return False
-    return all(count >= _LEAST_TRANSPOSED and count % _OF_TRANSPOSED == 0 for count in (columns[0][0], lines[0][0]))
-
-
-def layout_of_runs(runs: Runs) -> Layout:
-    """Layout of runs, innermost first, with at least five dimensions, by which operators recognise a placement."""
-    dims = [*runs, *[(1, 0)] * (5 - len(runs))]
-    return Layout(tuple(count for count, _ in reversed(dims)), tuple(stride for _, stride in reversed(dims)))
-
-
 @dataclass(frozen=True)
 class IterationSpace:
-    """Shape [images, channels, height, width] of the result that a program iterates over, in NHWC or NCHW memory."""
+    """Shape [images, channels, height, width] of the result that a program iterates over, in NHWC or NCHW memory.
+
+    If it has heights, rows are reduced, too, and reductions of columns may be per height; it has no planes then.
+    """
 
     images: int
     channels: int
     height: int
     width: int
     nhwc: bool
+    has_heights: bool = False
 
     @property
     def pixels(self) -> int:
@@ -167,9 +148,17 @@ class IterationSpace:
     def plane_map(self) -> IndexMap | None:
         """Index map of an operand per image and channel; None if planes are the same as channels or elements."""
         c, p, n = self.channels, self.pixels, self.images
-        if min(c, p, n) == 1:
+        if self.has_heights or min(c, p, n) == 1:
             return None
         return ((1, c), (c * p, n)) if self.nhwc else ((p, c * n),)
+
+    @property
+    def height_map(self) -> IndexMap | None:
+        """Index map of a reduction's result per height and channel; None if the space has no heights."""
+        if not self.has_heights:
+            return None
+        c, h, w = self.channels, self.height, self.width
+        return ((1, c * h),) if w == 1 else ((1, c), (c * w, h))
 
     def kind(self, index_map: IndexMap) -> str | None:
         """Kind of an operand: full, transposed, channel, row, plane, scalar or random; None if unsupported."""
@@ -215,38 +204,26 @@ class IterationSpace:
             return None
         if isinstance(index_map, Access):
             return self._placement_of_access(index_map)
-        if (split := self.split(index_map)) is None:
+        if (runs := self.split(index_map)) is None:
             return None
-        columns, lines = split
+        columns, lines = runs
         is_row = all(stride == 0 for _, stride in columns)
-        is_read = is_row or _are_read(columns) or _are_transposed(columns, lines)
+        is_read = is_row or are_read(columns) or are_transposed(columns, lines)
         if len(lines) > MOST_OF_LINE or not is_read:
             return None
         return layout_of_runs([*([] if is_row else columns), *lines])
 
     def split(self, digits: Digits) -> tuple[Runs, Runs] | None:
-        """Digits as runs of columns and of lines, by counts and strides, innermost first; None if a digit crosses the
-        end of a row, or if the digits are not those of a result of this space."""
-        columns, lines, inner = [], [], 1
-        digits = with_strides(digits, self.numel)
-        if digits[-1][0] * digits[-1][1] != self.numel:
-            return None
-        for _, count, stride in digits:
-            within = min(count, max(1, self.channels // inner))
-            if inner < self.channels and (count % within or (within < count and inner * within != self.channels)):
-                return None
-            columns += [(within, stride)] if within > 1 else []
-            lines += [(count // within, within * stride)] if within < count else []
-            inner *= count
-        return columns, lines
+        """Digits of an operand as runs of columns and of lines (placement.py)."""
+        return split(digits, self.channels, self.numel)
 
     @functools.lru_cache(1 << 12)  # noqa: B019  spaces are small
     def by_columns(self, access: Access) -> Access:
         """The access with one term for all that varies along a row, if that is more than adjacent elements or one term,
         and no such term varies along lines."""
-        if (split := self.split(access.digits)) is None or self.channels > LONGEST_ROW:
+        if (runs := self.split(access.digits)) is None or self.channels > LONGEST_ROW:
             return access
-        columns, lines = split
+        columns, lines = runs
         of_columns, others = [], []
         for term in access.terms:
             if (parts := self.split(term.digits)) is None:
@@ -269,9 +246,9 @@ class IterationSpace:
         access = self.by_columns(access)
         of_columns = 0
         for term in access.terms:
-            if (split := self.split(term.digits)) is None:
+            if (runs := self.split(term.digits)) is None:
                 return None
-            columns, lines = split
+            columns, lines = runs
             if all(stride == 0 for _, stride in columns):
                 if len(lines) > MOST_OF_LINE:
                     return None
@@ -279,11 +256,11 @@ class IterationSpace:
             if len(columns) > 1 or any(stride for _, stride in lines):
                 return None
             of_columns += 1
-        if (split := self.split(access.digits)) is None or of_columns > 1:
+        if (runs := self.split(access.digits)) is None or of_columns > 1:
             return None
-        columns, lines = split
+        columns, lines = runs
         is_row = all(stride == 0 for _, stride in columns)
-        if len(lines) > MOST_OF_LINE or is_row != bool(of_columns) or not (is_row or _are_read(columns)):
+        if len(lines) > MOST_OF_LINE or is_row != bool(of_columns) or not (is_row or are_read(columns)):
             return None
         return layout_of_runs([*([] if is_row else columns), *lines])
 
@@ -294,6 +271,7 @@ class IterationSpace:
             "channel": (self.channels,),
             "row": (self.images, self.height, self.width),
             "plane": (self.images, self.channels),
+            "height": (self.height, self.channels),
             "scalar": (),
             "random": (1,),
         }[kind]
@@ -348,12 +326,12 @@ def fits(
 
     Args:
         operands: index maps of operands.
-        reductions: index maps of the reductions' results: per channel, one number, or per row or plane.
+        reductions: index maps of the reductions' results: per channel, one number, or per row, plane or height.
         whole_rows: whether a kernel has whole rows in registers, as reductions per row and plane and strided operands
             need; a convolution's epilogue has not.
         transposes: whether operands may be transposed; never with reductions per row.
     """
-    if space.nhwc and space.channels > _MOST_CHANNELS:
+    if space.nhwc and space.channels > _MOST_CHANNELS and (space.channels % 4 or space.channels > 4 * _MOST_CHANNELS):
         return False
     operands = list(operands)
     kinds = {space.kind(operand) for operand in operands}
@@ -368,11 +346,14 @@ def fits(
     others = [index_map for index_map in reductions if index_map not in per_row]
     if any(space.dense_kind(index_map) != "row" for index_map in per_row) or (per_row and "transposed" in kinds):
         return False
+    if space.has_heights and not per_row:
+        return False
+    others = [index_map for index_map in others if index_map != space.height_map]
     if any(index_map and space.dense_kind(index_map) not in ("channel", "plane") for index_map in others):
         return False
     if (per_row or not whole_rows) and space.plane_map in (*operands, *others):
         return False
-    return not (per_row and others) or space.channels <= LONGEST_ROW
+    return not (per_row and len(reductions) > len(per_row)) or space.channels <= LONGEST_ROW
 
 
 def find_space(
@@ -390,6 +371,9 @@ def find_space(
         for space in _spaces(numel, index_map):
             if fits(space, operands, reductions, transposes=transposes):
                 return space
+    for space in _spaces_with_heights(numel, reductions):
+        if fits(space, operands, reductions):
+            return space
     plain = IterationSpace(1, 1, numel, 1, False)
     return plain if fits(plain, operands, reductions) else None
 
@@ -421,6 +405,23 @@ def _spaces(numel: int, index_map: IndexMap):
     else:
         yield IterationSpace(numel // (inner * count), count, inner, 1, False)
         yield IterationSpace(1, inner, numel // inner, 1, True)
+
+
+def _spaces_with_heights(numel: int, reductions: set[IndexMap]):
+    """Candidate spaces whose rows are those of one reduction, and whose heights those of another one."""
+    rows = next((index_map for index_map in reductions if reduces_rows(numel, index_map)), None)
+    if rows is None:
+        return
+    channels = rows[0][0]
+    for index_map in sorted(reductions - {rows, ()}):
+        columns, lines = split(index_map, channels, numel) or ([], [])
+        if columns != [(channels, 1)]:
+            continue
+        width = lines[0][0] if lines[0][1] == 0 else 1
+        height = next((count for count, stride in lines if stride), 1)
+        images = numel // (channels * width * height)
+        if height > 1 and images * width > 1:
+            yield IterationSpace(images, channels, height, width, True, True)
 
 
 def _spaces_of_access(numel: int, access: Access):

@@ -137,9 +137,9 @@ def _atom(group: FusionGroup, operations: list[Operation]) -> FusionGroup:
     space = group.space
     if any(_is_channel_vector(group, operation) for operation in operations):
         reductions.add(space.channel_map)
-    if group.anchor:
+    if group.anchor or space.has_heights:
         space = find_space(group.numel, operands, reductions)
-        if space is None or not group.supports(space):
+        if space is None or (group.anchor and not group.supports(space)):
             raise NoAtoms
     atom = FusionGroup(-1, space, operations=operations, inputs=inputs, copies=copies)
     atom.operands, atom.reductions = operands, reductions
