@@ -31,8 +31,8 @@ STABLE_TORCH_LIBRARY(reformer, m) {
       "SymInt[2] padding=0, SymInt[2] dilation=1, SymInt groups=1) -> Tensor[]");
   m.def(
       "_embedding_grad(Tensor grad, Tensor ids, SymInt rows, SymInt padding, bool by_frequency, "
-      "Tensor? base=None) -> Tensor");
-  m.def("_row_numbers(Tensor index, SymInt rows, str of) -> Tensor");
+      "Tensor? base=None, SymInt tables=1) -> Tensor");
+  m.def("_row_numbers(Tensor index, SymInt rows, str of, SymInt tables=1) -> Tensor");
   m.def("_sort_rows(Tensor numbers, SymInt rows) -> (Tensor, Tensor)");
   m.def("_segment_sum(Tensor source, Tensor order, Tensor begins, Tensor? base, Tensor? factors) -> Tensor");
   for (const char* unfused : {"", "_unfused"}) {  // _unfused: by PyTorch's own operations

@@ -67,6 +67,18 @@ class NormOfRows(nn.Module):
         return self.norm(self.table(ids)).square().mean()
 
 
+class KeptTokens(nn.Module):
+    """Tokens that a masked autoencoder keeps, and their norm."""
+
+    def __init__(self):
+        super().__init__()
+        self.positions, self.norm = nn.Parameter(torch.zeros(100, 64)), nn.LayerNorm(64)
+
+    def forward(self, x, index):
+        x = x * self.positions
+        return self.norm(x.gather(1, index[..., None].expand(-1, -1, 64))).square().mean()
+
+
 class Vocabulary(nn.Module):
     """Word scores with a vocabulary size that 16-bit matrix products have to pad."""
 
@@ -176,6 +188,7 @@ if __name__ == "__main__":
     models["before a product"] = BeforeAProduct(), [torch.randn(4, 32, 16, 16)]
     models["split attention"] = SplitAttention(), [torch.randn(8, 32, 30, 30)]
     models["norm of rows"] = NormOfRows(), [torch.randint(0, 3000, (16, 512))]
+    models["kept tokens"] = KeptTokens(), [torch.randn(128, 100, 64), torch.zeros(128, 25, dtype=torch.int64)]
     models["vocabulary"] = Vocabulary(), [torch.zeros(8, 128, dtype=torch.int64)] * 2
     indices = torch.zeros(2401, dtype=torch.int64), torch.zeros(49, 49, dtype=torch.int64)
     models["positions"] = Positions(), [torch.randn(64, 12, 49, 49), *indices]

@@ -107,6 +107,14 @@ def test_rows_of_tables_are_read_where_they_are():
     assert "aten::embedding" not in backward and backward["reformer::_embedding_grad"] == 1
 
 
+def test_rows_of_many_tables_are_read_where_they_are():
+    """The kept tokens are never stored, and their gradients are added to no zeros."""
+    forward, backward = kinds()["kept tokens"]
+    assert forward["reformer::_row_numbers"] == 1 and "reformer::_row_numbers" not in backward
+    assert backward["reformer::_embedding_grad"] == 1
+    assert not {"aten::gather", "aten::index_select", "aten::scatter_add"} & {*forward, *backward}
+
+
 def test_tables_of_positions():
     """Their gradients are added to no zeros and read in the order that a program sums them in; nothing is sorted."""
     forward, backward = kinds()["positions"]

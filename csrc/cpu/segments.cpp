@@ -34,20 +34,20 @@ void sum_rows(const SegmentSum& p, int64_t first, int64_t last) {
 }  // namespace
 
 template <class Id>
-const Id* row_numbers(const Id* index, int32_t* to, int64_t count, int64_t rows, bool from_end) {
+const Id* row_numbers(const Id* index, int32_t* to, int64_t count, int64_t count_each, int64_t rows, bool from_end) {
   const auto number_of = [=](Id given) { return int64_t(given) + (from_end && given < 0 ? rows : 0); };
   const auto is_wrong = [=](Id given) { return number_of(given) < 0 || number_of(given) >= rows; };
   std::atomic<bool> any_wrong{false};
   parallel_for(count, kGrain, [&](int64_t begin, int64_t end) {
     for (int64_t i = begin; i < end; ++i) {
       if (is_wrong(index[i])) any_wrong = true;
-      to[i] = int32_t(number_of(index[i]));
+      to[i] = int32_t(number_of(index[i]) + i / count_each * rows);
     }
   });
   return any_wrong ? std::find_if(index, index + count, is_wrong) : nullptr;
 }
-template const int64_t* row_numbers(const int64_t*, int32_t*, int64_t, int64_t, bool);
-template const int32_t* row_numbers(const int32_t*, int32_t*, int64_t, int64_t, bool);
+template const int64_t* row_numbers(const int64_t*, int32_t*, int64_t, int64_t, int64_t, bool);
+template const int32_t* row_numbers(const int32_t*, int32_t*, int64_t, int64_t, int64_t, bool);
 
 void sort_rows(const int32_t* numbers, int32_t* order, int32_t* begins, int64_t count, int64_t rows) {
   std::vector<int32_t> next(size_t(rows) + 1);

@@ -8,9 +8,10 @@
 namespace reformer::cpu {
 
 // to[i] = index[i], or index[i] + rows if it is negative and that is allowed. Returns a pointer to the first number
-// that is then outside [0, rows), or null.
+// that is then outside [0, rows), or null. Each `count_each` numbers are of a table of their own, of so many rows; the
+// rows of the tables before theirs are added to them.
 template <class Id>
-const Id* row_numbers(const Id* index, int32_t* to, int64_t count, int64_t rows, bool from_end);
+const Id* row_numbers(const Id* index, int32_t* to, int64_t count, int64_t count_each, int64_t rows, bool from_end);
 
 // order: positions of the numbers sorted by number; equal numbers keep their order. begins (rows + 1 elements): where
 // each number's positions begin.

@@ -71,7 +71,7 @@ void run_few_rows(const FewRowsConfig& config, const Operands& o, const Tensor& 
 }  // namespace
 
 Tensor embedding_grad(const Tensor& grad, const Tensor& ids, int64_t rows, int64_t padding, bool by_frequency,
-                      const std::optional<Tensor>& base) {
+                      const std::optional<Tensor>& base, int64_t tables) {
   const char* op = "_embedding_grad";
   check_same_device(op, "grad", grad, "ids", ids);
   const int64_t count = ids.numel();
@@ -79,6 +79,8 @@ Tensor embedding_grad(const Tensor& grad, const Tensor& ids, int64_t rows, int64
   if (grad.dim() != ids.dim() + 1 || grad.numel() != count * columns)
     fail(op, "grad has size ", shown(grad.sizes()), ", which is not that of the ids, ", shown(ids.sizes()),
          ", and one more");
+  if (tables < 1 || count % tables || rows % tables)
+    fail(op, count, " ids and ", rows, " rows are not those of ", tables, " tables");
   if (base) {
     check_same(op, "grad", grad, "base", *base);
     if (base->dim() != 2 || base->size(0) != rows || base->size(1) != columns)
@@ -95,7 +97,8 @@ Tensor embedding_grad(const Tensor& grad, const Tensor& ids, int64_t rows, int64
   Planned<FewRowsConfig> few;
   Planned<EmbeddingGradConfig> any;
   if (stride) few = configure_few_rows(type, wide, count, rows, columns, *stride, grad.stride(grad.dim() - 1), arch);
-  if (!is_empty && !few.plan) any = configure_embedding_grad(type, wide, count, rows, columns, arch);
+  if (!is_empty && !few.plan)
+    any = configure_embedding_grad(type, wide, tables, count / tables, rows / tables, columns, arch);
   if (!is_empty && !few.plan && !any.plan) return by_aten(operands);
   const std::array<int64_t, 2> sizes = {rows, columns};
   Tensor result = empty(grad, {sizes.data(), 2}, Layout::nchw);

@@ -48,37 +48,39 @@ void check_count(const char* op, int64_t count) {
 
 // CPU only; with PyTorch's messages and types of errors.
 template <class Id>
-void number_rows(const Id* index, Tensor& to, int64_t rows, const std::string& of) {
-  const Id* const wrong = cpu::row_numbers(index, new_ints(to), to.numel(), rows, of == "index");
+void number_rows(const Id* index, Tensor& to, int64_t count_each, int64_t rows, const std::string& of) {
+  const Id* const wrong = cpu::row_numbers(index, new_ints(to), to.numel(), count_each, rows, of == "index");
   if (!wrong) return;
   if (of == "index_select") throw std::out_of_range("index out of range in self");
-  const std::string message =
-      "index " + std::to_string(*wrong) + " is out of bounds for dimension 0 with size " + std::to_string(rows);
+  const char* const dimension = count_each == to.numel() ? "0" : "1";
+  const std::string message = "index " + std::to_string(*wrong) + " is out of bounds for dimension " + dimension +
+                              " with size " + std::to_string(rows);
   if (of == "index") throw std::out_of_range(message);
   throw std::runtime_error(message);
 }
 
 }  // namespace
 
-Tensor row_numbers(const Tensor& index, int64_t rows, std::string of) {
+Tensor row_numbers(const Tensor& index, int64_t rows, std::string of, int64_t tables) {
   const char* op = "_row_numbers";
   if (of != "index" && of != "index_select" && of != "index_add") fail(op, "of is ", of);
   const bool wide = index.scalar_type() == ScalarType::Long;
   if (!wide && index.scalar_type() != ScalarType::Int) fail(op, "index is int64 or int32");
   const Tensor from = contiguous_of(index);
   const int64_t count = from.numel();
-  check_count(op, std::max(count, rows));
+  if (tables < 1 || count % tables) fail(op, count, " numbers are not those of ", tables, " tables");
+  check_count(op, std::max(count, rows * tables));
   Tensor result = empty(index, from.sizes(), Layout::nchw, ScalarType::Int);
   if (count == 0) return result;
   const void* const numbers = from.const_data_ptr();
   if (index.is_cpu()) {
     if (wide)
-      number_rows(static_cast<const int64_t*>(numbers), result, rows, of);
+      number_rows(static_cast<const int64_t*>(numbers), result, count / tables, rows, of);
     else
-      number_rows(static_cast<const int32_t*>(numbers), result, rows, of);
+      number_rows(static_cast<const int32_t*>(numbers), result, count / tables, rows, of);
     return result;
   }
-  const RowNumbersArgs args{numbers, new_ints(result), int(count), int(rows), of == "index"};
+  const RowNumbersArgs args{numbers, new_ints(result), int(count), int(rows), int(count / tables), of == "index"};
   launch(op, configure_row_numbers(wide, count, device_of(index).arch), args, index);
   return result;
 }

@@ -11,8 +11,9 @@ namespace reformer {
 
 // Row numbers, int64 or int32, as int32. of: "index", "index_select" or "index_add", the PyTorch operator that defines
 // which numbers are allowed ("index" also allows negative ones, counted from the end) and the error message for others
-// on the CPU: std::out_of_range, or std::runtime_error for "index_add". On a GPU the kernel traps.
-Tensor row_numbers(const Tensor& index, int64_t rows, std::string of);
+// on the CPU: std::out_of_range, or std::runtime_error for "index_add". On a GPU the kernel traps. tables: the index is
+// made of as many equal parts, each for a table of its own, of `rows` rows; results number the rows of all tables.
+Tensor row_numbers(const Tensor& index, int64_t rows, std::string of, int64_t tables);
 
 // Sorts row numbers as row_numbers() returns them into (order, begins), both int32: order[begins[r]] to order[begins[r
 // + 1] - 1] are the positions of the numbers equal to r, in increasing order.

@@ -21,26 +21,40 @@ class Arguments(ctypes.Structure):
         *((name, ctypes.c_int32) for name in ("count", "rows", "columns")),
         ("padding", ctypes.c_int64),
         *((name, ctypes.c_bool) for name in ("by_frequency", "adds")),
-        *((name, ctypes.c_int32) for name in ("rows_each", "columns_each")),
+        *((name, ctypes.c_int32) for name in ("rows_each", "columns_each", "blocks_each")),
     ]
 
 
 def gradient(
-    ids, grad, rows, *, padding=-1, by_frequency=False, base=None, rows_each=16, chunks_each=1, warp=32, seed=0
+    ids,
+    grad,
+    rows,
+    *,
+    padding=-1,
+    by_frequency=False,
+    base=None,
+    tables=1,
+    rows_each=16,
+    chunks_each=1,
+    warp=32,
+    seed=0,
 ):
     """Gradient by blocks of `rows_each` rows and `chunks_each` chunks of columns; a chunk is what a warp handles at
-    once."""
+    once. The rows are those of so many tables."""
     columns = grad.shape[1]
-    name, count = TYPES[grad.dtype]
-    count = 1 if columns % count else count
+    name, adjacent = TYPES[grad.dtype]
+    adjacent = 1 if columns % adjacent else adjacent
     result = torch.full((rows, columns), torch.nan, dtype=grad.dtype) if base is None else base.clone()
     pointers = [tensor.data_ptr() for tensor in (ids, grad, result)]
-    columns_each = chunks_each * warp * count
-    numbers = len(ids), rows, columns, padding, by_frequency, base is not None, rows_each, columns_each
+    columns_each = chunks_each * warp * adjacent
+    count, rows_of_table = len(ids) // tables, rows // tables
+    blocks_each = -(-rows_of_table // rows_each)
+    options = padding, by_frequency, base is not None
+    numbers = count, rows_of_table, columns, *options, rows_each, columns_each, blocks_each
     emulator.launch(
         "csrc/hip/embedding/embedding.hip",
-        f"embedding_grad_{name}_{IDS[ids.dtype]}_{count}",
-        grid=(-(-rows // rows_each), -(-columns // columns_each), 1),
+        f"embedding_grad_{name}_{IDS[ids.dtype]}_{adjacent}",
+        grid=(tables * blocks_each, -(-columns // columns_each), 1),
         threads=THREADS,
         arguments=Arguments(*pointers, *numbers),
         seed=seed,
@@ -92,3 +106,19 @@ def test_base(warp):
     base = torch.randint(-8, 9, (50, 24)).bfloat16()
     expected = base.double().index_add(0, ids, grad.double())
     assert torch.equal(gradient(ids, grad, 50, base=base, warp=warp), expected.bfloat16())
+
+
+@pytest.mark.parametrize("warp", [32, *slow(64)])
+@pytest.mark.parametrize("columns", [64, *slow(7)])
+def test_tables(columns, warp):
+    """Blocks look for their rows among the ids of their table only."""
+    tables, rows, count = 5, 37, 50
+    ids = torch.randint(0, rows, (tables, count), dtype=torch.int32)
+    ids[2] = 11  # as many as a warp's list holds, and more
+    ids = (ids + rows * torch.arange(tables)[:, None]).int().flatten()
+    for rows_each in (16, 37):
+        check(ids, columns, tables * rows, tables=tables, rows_each=rows_each, warp=warp)
+    base = torch.randint(-8, 9, (tables * rows, columns)).bfloat16()
+    grad = torch.randint(-8, 9, (len(ids), columns)).bfloat16()
+    expected = base.float().index_add(0, ids, grad.float()).bfloat16()
+    assert torch.equal(gradient(ids, grad, tables * rows, tables=tables, base=base, warp=warp), expected)

@@ -25,7 +25,7 @@ class SumArguments(ctypes.Structure):
 class NumbersArguments(ctypes.Structure):
     _fields_ = [
         *((name, ctypes.c_void_p) for name in ("index", "to")),
-        *((name, ctypes.c_int32) for name in ("count", "rows")),
+        *((name, ctypes.c_int32) for name in ("count", "rows", "count_each")),
         ("from_end", ctypes.c_bool),
     ]
 
@@ -123,6 +123,7 @@ def test_few_entries(count):
 def test_numbers_of_rows(dtype, from_end):
     index = torch.randint(-30 if from_end else 0, 30, (1500,), dtype=dtype)
     result = torch.full(index.shape, -1, dtype=torch.int32)
-    arguments = NumbersArguments(index.data_ptr(), result.data_ptr(), len(index), 30, from_end)
-    launch_rows(f"row_numbers_{IDS[dtype]}", len(index), arguments)
-    assert torch.equal(result, (index % 30).int())
+    for tables in (1, 6):
+        arguments = NumbersArguments(index.data_ptr(), result.data_ptr(), 1500, 30, 1500 // tables, from_end)
+        launch_rows(f"row_numbers_{IDS[dtype]}", len(index), arguments)
+        assert torch.equal(result, (index % 30 + torch.arange(1500) // (1500 // tables) * 30).int())

@@ -185,11 +185,11 @@ def register(library: torch.library.Library) -> None:
         return None
 
     @torch.library.register_fake("reformer::_embedding_grad", lib=library)
-    def _(grad, ids, rows, padding, by_frequency, base=None):
+    def _(grad, ids, rows, padding, by_frequency, base=None, tables=1):
         return grad.new_empty((rows, grad.shape[-1]))
 
     @torch.library.register_fake("reformer::_row_numbers", lib=library)
-    def _(index, rows, of):
+    def _(index, rows, of, tables=1):
         return index.new_empty(index.shape, dtype=torch.int32)
 
     @torch.library.register_fake("reformer::_sort_rows", lib=library)

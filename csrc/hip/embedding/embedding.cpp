@@ -30,11 +30,12 @@ int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
 }  // namespace
 
-Planned<EmbeddingGradConfig> configure_embedding_grad(DType type, bool wide_ids, int64_t count, int64_t rows,
-                                                      int64_t columns, const std::string& arch) {
+Planned<EmbeddingGradConfig> configure_embedding_grad(DType type, bool wide_ids, int64_t tables, int64_t count,
+                                                      int64_t rows, int64_t columns, const std::string& arch) {
   if (type == DType::fp64) return "it computes in fp32";
   if (const char* why = gpu::unavailable(arch)) return why;
-  if (std::max({count, rows, columns}) > std::numeric_limits<int32_t>::max() / 2) return "it is too large";
+  if (std::max({tables * count, tables * rows, columns}) > std::numeric_limits<int32_t>::max() / 2)
+    return "it is too large";
   const int most = int(16 / element_size(type)), elements = columns % most ? 1 : most;
   const int64_t chunk = int64_t{warp_size(arch)} * elements, chunks = ceil_div(columns, chunk);
   const int64_t wanted = int64_t{4} * usual_units(arch);  // number of blocks
@@ -43,8 +44,9 @@ Planned<EmbeddingGradConfig> configure_embedding_grad(DType type, bool wide_ids,
   EmbeddingGradArgs& a = config.args;
   a.count = int(count), a.rows = int(rows), a.columns = int(columns);
   const int64_t few_hits = std::max<int64_t>(1, kUsualHits * rows / std::max<int64_t>(count, 1));
-  a.rows_each = int(std::clamp<int64_t>(std::min(rows / wanted, few_hits), 1, kMostRows));
-  const int64_t blocks = ceil_div(rows, a.rows_each);
+  a.rows_each = int(std::clamp<int64_t>(std::min({tables * rows / wanted, few_hits, rows}), 1, kMostRows));
+  a.blocks_each = int(ceil_div(rows, a.rows_each));
+  const int64_t blocks = tables * a.blocks_each;
   a.columns_each = int(ceil_div(chunks, std::min(chunks, ceil_div(wanted, blocks))) * chunk);
   config.launch.blocks_x = uint32_t(blocks);
   config.launch.blocks_y = uint32_t(ceil_div(columns, a.columns_each));

@@ -14,9 +14,9 @@ struct EmbeddingGradConfig {
   const gpu::Kernel* kernel = nullptr;
 };
 
-// Configuration for a table of [rows][columns] of this type and `count` ids of 64 or 32 bits; or the reason why no
-// kernel supports it.
-Planned<EmbeddingGradConfig> configure_embedding_grad(DType type, bool wide_ids, int64_t count, int64_t rows,
-                                                      int64_t columns, const std::string& arch);
+// Configuration for `tables` tables of [rows][columns] of this type and `count` ids of 64 or 32 bits for each; or the
+// reason why no kernel supports it.
+Planned<EmbeddingGradConfig> configure_embedding_grad(DType type, bool wide_ids, int64_t tables, int64_t count,
+                                                      int64_t rows, int64_t columns, const std::string& arch);
 
 }  // namespace reformer

@@ -34,7 +34,9 @@ struct EmbeddingGrad {
 
   const EmbeddingGradArgs& p;
   Shared& shared;
-  const int lane = lane_id(), warp = warp_id();
+  const int lane = lane_id(), warp = warp_id(), table = block_x() / p.blocks_each;
+  const Id* const ids = static_cast<const Id*>(p.ids) + static_cast<long long>(table) * p.count;
+  const T* const grad = static_cast<const T*>(p.grad) + static_cast<long long>(table) * p.count * p.columns;
 
   DEVICE bool is_wanted(Id id, int low, int high) const { return id >= low && id < high && id != p.padding; }
 
@@ -45,16 +47,16 @@ struct EmbeddingGrad {
     const int each = (p.count + kWarps - 1) / kWarps, first = warp * each;
     const int end = first + each < p.count ? first + each : p.count;
     for (int at = first; at < end; at += kUnroll * kWarp) {
-      Id ids[kUnroll];
+      Id some[kUnroll];
       UNROLL
       for (int i = 0; i < kUnroll; ++i) {
         const int own = at + i * kWarp + lane;
-        ids[i] = own < end ? static_cast<const Id*>(p.ids)[own] : Id(-1);
+        some[i] = own < end ? ids[own] : Id(-1);
       }
       UNROLL
       for (int i = 0; i < kUnroll; ++i) {
-        const Ballot found = ballot(is_wanted(ids[i], low, high));
-        if (found) visit(found, at + i * kWarp, ids[i]);
+        const Ballot found = ballot(is_wanted(some[i], low, high));
+        if (found) visit(found, at + i * kWarp, some[i]);
       }
     }
   }
@@ -96,8 +98,7 @@ struct EmbeddingGrad {
       UNROLL
       for (int i = 0; i < kRows; ++i) {
         if (!found) continue;
-        const T* const from =
-            static_cast<const T*>(p.grad) + static_cast<long long>(place(first_of(found))) * p.columns;
+        const T* const from = grad + static_cast<long long>(place(first_of(found))) * p.columns;
         UNROLL
         for (int c = 0; c < kChunks; ++c)
           if (column + c * kColumns < end) some[i][c] = load<T, kCount>(from + column + c * kColumns);
@@ -180,8 +181,9 @@ struct EmbeddingGrad {
   }
 
   DEVICE void run() {
-    int low = block_x() * p.rows_each;
-    const int last = low + p.rows_each < p.rows ? low + p.rows_each : p.rows;
+    int low = table * p.rows + block_x() % p.blocks_each * p.rows_each;
+    const int end_of_table = (table + 1) * p.rows;
+    const int last = low + p.rows_each < end_of_table ? low + p.rows_each : end_of_table;
     const int begin = block_y() * p.columns_each;
     const int end = begin + p.columns_each < p.columns ? begin + p.columns_each : p.columns;
     while (low < last) {

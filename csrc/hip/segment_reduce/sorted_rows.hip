@@ -28,7 +28,7 @@ struct row_numbers {
       if (at >= p.count) continue;
       const int64 number = numbers[i] + (p.from_end && numbers[i] < 0 ? p.rows : 0);
       if (static_cast<unsigned long long>(number) >= static_cast<unsigned long long>(p.rows)) trap();
-      p.to[at] = int(number);
+      p.to[at] = int(number) + at / p.count_each * p.rows;
     }
   }
 };

@@ -7,11 +7,13 @@ constexpr int kRowNumberThreads = 256;
 constexpr int kRowNumbersEach = 4;  // per thread
 
 // to[i] = index[i], or index[i] + rows if it is negative and that is allowed. Results outside [0, rows) are an error.
+// Numbers of several tables, one after another, get the rows of the tables before theirs added.
 struct RowNumbersArgs {
   const void* index;  // [count]
   int* to;            // [count]
-  int count, rows;
-  bool from_end;  // negative numbers count from the end
+  int count, rows;    // rows: of a table
+  int count_each;     // numbers of a table
+  bool from_end;      // negative numbers count from the end
 };
 
 // begins[r]: the number of sorted numbers less than r. order: copied to a narrower type.

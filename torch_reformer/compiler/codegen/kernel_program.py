@@ -53,6 +53,7 @@ class KernelProgram:
         self.tensors: dict[str, tuple[View, Layout]] = {}
         self.names: dict[tuple[Value, Layout, str | Access], Expression] = {}
         self.known: dict[tuple[Operation, IndexMap], Expression] = {}
+        self.inlined: dict[tuple[Operation, int, IndexMap], Expression] = {}
         self.acc: tuple[View, Layout] | None = None
         self.dtype = self._dtype()
         if group.anchor is None:
@@ -194,7 +195,10 @@ class KernelProgram:
                 raise ValueError(f"{view} is no input of the group that needs it")
             if isinstance(maker, Indexed):
                 return self._read(*operands[0])
-            return self._computed(maker, index_map)
+            key = maker, view.layout.offset, index_map
+            if key not in self.inlined:
+                self.inlined[key] = maker.expression(*(self._read(*operand) for operand in operands))
+            return self.inlined[key]
         if view.value in self.group.gathers:
             return self._gathered(view, index_map)
         view, index_map = self.group.inputs[input_key], input_key[2]

@@ -4,9 +4,14 @@ from run to run, and round after each addition, or sort the indices in each call
 
 Many indices of a large table are sorted, once for all scatter-adds that use them, for sums over segments, and
 passes/read_messages.py lets the sums read gathered rows from their table. On GPUs the kernel of gradients of embeddings
-does the others without sorting (csrc/hip/embedding): it goes through the indices in order."""
+does the others without sorting (csrc/hip/embedding): it goes through the indices in order.
+
+An index along a later dimension, equal in all dimensions behind it, as of the tokens that a transformer keeps, selects
+rows of many tables, one for each element of the dimensions before it."""
 
 from __future__ import annotations
+
+import math
 
 import torch
 from torch import Tensor
@@ -38,30 +43,31 @@ def supports(into: Tensor, indices: Tensor, source: Tensor) -> bool:
     )
 
 
-def _is_scanned(into: Tensor, indices: Tensor, source: Tensor) -> bool:
-    """True if rows are added by the kernel that goes through all indices."""
+def _is_scanned(into: Tensor, indices: Tensor, source: Tensor, tables: int = 1) -> bool:
+    """True if rows are added by the kernel that goes through all indices of a table."""
     if into.device.type != "cuda":
         return False
     if into.shape[0] <= _MOST_ROWS and into.numel() <= _MOST_ELEMENTS:
         return True
-    return indices.numel() < _FEWEST_SORTED and into.numel() <= _MOST_WRITTEN * source.numel()
+    return indices.numel() < tables * _FEWEST_SORTED and into.numel() <= _MOST_WRITTEN * source.numel()
 
 
-def _add_rows(into: Tensor, indices: Tensor, source: Tensor, of: str) -> Tensor:
+def _add_rows(into: Tensor, indices: Tensor, source: Tensor, of: str, tables: int = 1) -> Tensor:
     """`into` with row i of the source added to its row ``indices[i]``.
 
     Args:
         of: the PyTorch operator whose rules for indices hold, such as "index_add" (csrc/operators/segments.h).
+        tables: the rows are those of so many tables, one after another, each with its part of the indices.
     """
     if not supports(into, indices, source) or source.shape != (*indices.shape, *into.shape[1:]):
         return NotImplemented
-    rows, is_scanned = into.shape[0], _is_scanned(into, indices, source)
+    rows, is_scanned = into.shape[0], _is_scanned(into, indices, source, tables)
     if indices.numel() < _FEWEST_SORTED and not is_scanned:
         return NotImplemented
-    numbers = reformer._row_numbers(indices.reshape(-1), rows, of)
+    numbers = reformer._row_numbers(indices.reshape(-1), rows // tables, of, tables)
     source, base = source.reshape(len(numbers), -1), into.reshape(rows, -1)
     if is_scanned:
-        return reformer._embedding_grad(source, numbers, rows, -1, False, base).view(into.shape)
+        return reformer._embedding_grad(source, numbers, rows, -1, False, base, tables).view(into.shape)
     return reformer._segment_sum(source, *reformer._sort_rows(numbers, rows), base, None).view(into.shape)
 
 
@@ -83,9 +89,10 @@ def _index_put(into: Tensor, indices: list[Tensor | None], source: Tensor, accum
 
 
 def _scatter_add(into: Tensor, dim: int, indices: Tensor, source: Tensor) -> Tensor:
-    if indices.shape != source.shape or source.shape[1:] != into.shape[1:] or (rows := _of_rows(indices)) is None:
+    if indices.shape != source.shape or (rows := _of_rows(into, dim, indices)) is None:
         return NotImplemented
-    return _index_add(into, dim, rows, source)
+    result = _add_rows(into.flatten(0, rows.dim() - 1), rows, source, "index_add", math.prod(rows.shape[:-1]))
+    return result if result is NotImplemented else result.view(into.shape)
 
 
 def _index(tensor: Tensor, indices: list[Tensor | None]) -> Tensor:
@@ -96,11 +103,12 @@ def _index(tensor: Tensor, indices: list[Tensor | None]) -> Tensor:
 
 
 def _gather(tensor: Tensor, dim: int, indices: Tensor, sparse_grad: bool = False) -> Tensor:
-    if indices.shape[1:] != tensor.shape[1:] or (rows := _of_rows(indices)) is None:
+    if not tensor.is_contiguous() or (rows := _of_rows(tensor, dim, indices)) is None:
         return NotImplemented
-    if not _are_gathered(tensor, rows) or dim % 2:
+    table, tables = tensor.flatten(0, rows.dim() - 1).flatten(1), math.prod(rows.shape[:-1])
+    if not _are_gathered(table, rows):
         return NotImplemented
-    return _select_rows(tensor, rows, "index_add")
+    return _select_rows(table, rows.reshape(-1), "index_add", tables).view(indices.shape)
 
 
 def _are_gathered(table: Tensor, indices: Tensor) -> bool:
@@ -109,17 +117,24 @@ def _are_gathered(table: Tensor, indices: Tensor) -> bool:
     return table.dim() == 2 and indices.numel() >= fewest and supports(table, indices, table)
 
 
-def _select_rows(table: Tensor, indices: Tensor, of: str) -> Tensor:
-    return torch.index_select(table, 0, reformer._row_numbers(indices, len(table), of))
+def _select_rows(table: Tensor, indices: Tensor, of: str, tables: int = 1) -> Tensor:
+    return torch.index_select(table, 0, reformer._row_numbers(indices, len(table) // tables, of, tables))
 
 
-def _of_rows(indices: Tensor) -> Tensor | None:
-    """Index of each row, if the indices of its elements are one number that is expanded; else None."""
-    if indices.dim() < 2 or indices.numel() == 0:
+def _of_rows(tensor: Tensor, dim: int, indices: Tensor) -> Tensor | None:
+    """Index of each row, [dimensions before `dim`, index], if the indices of its elements are one number that is
+    expanded, and each row of the tensor is all that lies behind `dim`; else None."""
+    if indices.dim() != tensor.dim() or indices.dim() < 2 or indices.numel() == 0:
         return None
-    if any(stride for size, stride in zip(indices.shape[1:], indices.stride()[1:], strict=True) if size > 1):
+    dim %= tensor.dim()
+    if dim > 1 and tensor.device.type == "cpu":  # errors name the dimension
         return None
-    return indices.as_strided(indices.shape[:1], indices.stride()[:1])
+    outer, later = slice(dim), slice(dim + 1, None)
+    if indices.shape[outer] != tensor.shape[outer] or indices.shape[later] != tensor.shape[later]:
+        return None
+    if any(stride for size, stride in zip(indices.shape[later], indices.stride()[later], strict=True) if size > 1):
+        return None
+    return indices.as_strided(indices.shape[: dim + 1], indices.stride()[: dim + 1])
 
 
 DECOMPOSITIONS = {

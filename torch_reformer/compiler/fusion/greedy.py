@@ -10,9 +10,9 @@ from ...runtime.sizes import about_cost
 from ..ir.access import Access
 from ..ir.graph import Conv, Graph, Map, Operation, Reduce, Value, View
 from ..ir.iteration_space import IndexMap, IterationSpace, find_space, fits, operand_maps, result_maps, without
-from ..ir.kernel_limits import MOST_INLINED, MOST_INPUTS, MOST_OPERATIONS, MOST_OUTPUTS
+from ..ir.kernel_limits import LITTLE, MOST_INLINED, MOST_INPUTS, MOST_OPERATIONS, MOST_OUTPUTS
 from ..ir.stages import blamed
-from .group import FusionGroup, full_map_of, has_too_many_strided, inlined, is_small, same_kind
+from .group import FusionGroup, full_map_of, has_too_many_strided, inlined, is_little, is_small, same_kind
 
 _FEW = 16  # elements reduced to one, at least, for operations on the reduced values to count as small
 
@@ -199,6 +199,8 @@ class Fusion:
         layout = operation.input.layout if isinstance(operation, Reduce) else operation.results[0].layout
         full_map = full_map_of(layout.numel)
         todo = [(operation.input, full_map)] if isinstance(operation, Reduce) else operand_maps(operation)
+        with about_cost():
+            has_few = layout.numel <= LITTLE
         inputs, full = [], set()
         seen, computed = set(), 0
         while todo:
@@ -207,7 +209,8 @@ class Fusion:
                 continue
             seen.add(key)
             maker = view.value.maker
-            if is_small(maker) and (index_map != full_map or maker not in self.group_of):
+            is_recomputed = is_small(maker) and (index_map != full_map or maker not in self.group_of)
+            if is_recomputed or (has_few and index_map != full_map and is_little(maker)):
                 operands = inlined(view, index_map, full_map) if computed < most else None
                 if operands is not None:
                     computed += 1

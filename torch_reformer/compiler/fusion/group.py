@@ -26,9 +26,11 @@ from ..ir.iteration_space import (
     IterationSpace,
     find_space,
     operand_maps,
+    operand_of_view,
     reduces_rows,
 )
 from ..ir.kernel_limits import (
+    LITTLE,
     MOST_MAPS,
     MOST_OPERATIONS,
     MOST_OUTPUTS,
@@ -312,11 +314,20 @@ def is_small(operation: Operation | None) -> bool:
     return operation.name == "_to_copy" and source.value.dtype.itemsize < result.dtype.itemsize
 
 
+def is_little(operation: Operation | None) -> bool:
+    """True if another kernel, of as few elements, had better recompute the operation than read its result by another
+    index map: that takes less time than a kernel that stores the result."""
+    if not isinstance(operation, Map) or isinstance(operation, (Indexed, Random)):
+        return False
+    with about_cost():
+        return operation.results[0].layout.numel <= LITTLE
+
+
 def inlined(view: View, index_map: IndexMap, group: IndexMap) -> list[tuple[View, IndexMap]] | None:
     """Operands of a small operation, with index maps, for a program that recomputes its result where it is read.
 
     Args:
-        view: the small operation's result, as it is read.
+        view: the small operation's result, or a part of it, as it is read.
         index_map: the index map by which the group reads it.
         group: the group's full index map.
 
@@ -325,7 +336,7 @@ def inlined(view: View, index_map: IndexMap, group: IndexMap) -> list[tuple[View
     """
     operation = view.value.maker
     layout = view.value.layout
-    if not is_small(operation) or not layout.is_dense:
+    if not (is_small(operation) or is_little(operation)) or not layout.is_dense:
         return None
     if operation.results[0].dtype != torch.float64 and any(v.value.dtype == torch.float64 for v in operation.inputs):
         return None  # such as a mask, whose readers may compute in fp32
@@ -335,21 +346,25 @@ def inlined(view: View, index_map: IndexMap, group: IndexMap) -> list[tuple[View
         return _reread(operation, view, index_map, group)
     if not operation.inputs:
         return []
-    full_map = full_map_of(layout.numel)
-    if view.layout.offset or view.elements != layout.numel:
-        return None  # the view has only some of the elements
-    if isinstance(operation, Random) and not index_map == group == full_map:
+    full_map, is_whole = full_map_of(layout.numel), not view.layout.offset and view.elements == layout.numel
+    if not is_whole and isinstance(index_map, Access):
+        return None
+    if isinstance(operation, Random) and not (is_whole and index_map == group == full_map):
         return None
     operands = []
     for operand, operand_map in operand_maps(operation):
         if not operand_map or operand_map == BY_PLACE:
             operands.append((operand, operand_map))
-        elif operand_map == full_map:
+        elif is_whole and operand_map == full_map:
             operands.append((operand, index_map))
-        elif index_map == full_map:
+        elif is_whole and index_map == full_map:
             operands.append((operand, operand_map))
         else:
-            return None
+            numel = group[0][1] if group else 1
+            part = operand_of_view(operand, operand_map, view, index_map, numel)
+            if part is None:
+                return None
+            operands.append(part)
     return operands
 
 

@@ -105,7 +105,8 @@ class _Recompute:
             return None
         if not group.per_row.isdisjoint(operations):
             return None  # recomputing a row's reductions takes longer than reading the value
-        if any(view.value is value and key[2] != reader.full_map for key, view in reader.inputs.items()):
+        makes = {operation.results[0] for operation in operations}
+        if any(key[0] in makes and key[2] != reader.full_map for key in reader.inputs):
             return None  # also read by another index map
         keys, space = reader.inputs.keys() | inputs.keys(), self._space(reader, inputs)
         if len(keys) - 1 > MOST_INPUTS or space is None:

@@ -42,6 +42,17 @@ def with_gaps(digits: Iterable[tuple[int, int, int]], numel: int) -> Digits:
     return joined([*runs, (numel // end, 0)] if numel > end else runs)
 
 
+def without_strides(digits: Digits) -> Digits:
+    """Digits with strides, as an index map has them: without strides, and without digits of stride 0, if the operand's
+    elements are adjacent in the order of the result."""
+    varying = [(inner, count) for inner, count, stride in digits if stride]
+    strides, expected = [], 1
+    for _, count in varying:
+        strides.append(expected)
+        expected *= count
+    return tuple(varying) if strides == [stride for _, _, stride in digits if stride] else digits
+
+
 def on_axes(
     axes: Iterable[Run], runs: Iterable[Run], offset: int
 ) -> tuple[dict[int, int], list[list[tuple[int, int, int]]]] | None:

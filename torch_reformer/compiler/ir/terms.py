@@ -43,8 +43,8 @@ def sum_of(*terms: Expression) -> Expression:
 
 
 class Box(NamedTuple):
-    """A rectangular part of a tensor: for each of its dimensions, the whole's (None if it has one element); and where
-    it starts, and how many elements it has, in each of the whole's."""
+    """A rectangular part of a tensor, each element once or repeated: for each of its dimensions, the whole's (None if
+    it has one element or repeats it); and where it starts, and how many elements it has, in each of the whole's."""
 
     dims: tuple[int | None, ...]
     starts: tuple[int, ...]
@@ -58,10 +58,10 @@ def box_of(part: Layout, whole: Layout) -> Box | None:
     dims = [
         dim_of_stride.get(stride) if size > 1 else None for size, stride in zip(part.sizes, part.strides, strict=True)
     ]
-    for d, size in zip(dims, part.sizes, strict=True):
-        if d is not None:
-            extents[d] *= size
-        elif size > 1:
+    for d, size, stride in zip(dims, part.sizes, part.strides, strict=True):
+        if d is not None and extents[d] == 1:
+            extents[d] = size
+        elif size > 1 and (d is not None or stride):
             return None
     offset = part.offset
     for stride, d in sorted(dim_of_stride.items(), reverse=True):

@@ -21,7 +21,7 @@ from ...runtime.dtypes import FLOATS
 from ..ir.axis_map import AxisMap
 from ..ir.graph import Graph, Map, Reduce, Typed, View, is_cast
 from ..ir.iteration_space import has_space, reduces_rows, without
-from ..ir.kernel_limits import SMALL
+from ..ir.kernel_limits import LITTLE, SMALL
 from ..ir.layout import Layout
 from ..ir.terms import (
     MAX_OF_TERMS,
@@ -110,7 +110,7 @@ def _computes(view: View) -> bool:
 def steps(kind: str, view: View, over: Dims) -> list[Step] | None:
     """Steps of a reduction, the first one first; None if there are none that kernels can take."""
     over = _longer(view.layout, over)
-    if over and _is_fused_as_terms(view, over):
+    if over and (_is_fused_as_terms(view, over) or _has_few_in_the_middle(view, over)):
         return [Step(over, "terms")]
     return _steps(kind, view.layout, over, can_map(view.value.device))
 
@@ -124,6 +124,15 @@ def _is_fused_as_terms(view: View, over: Dims) -> bool:
     if count > MOST_TERMS or layout.numel <= SMALL * count or isinstance(maker, (Map, Reduce)):
         return False
     if reduces_rows(layout.numel, without(layout.packed, over)):
+        return False
+    return has_space(terms(view, over), _without(layout, over))
+
+
+def _has_few_in_the_middle(view: View, over: Dims) -> bool:
+    """True for a few terms in all, of dimensions between others: readers of the result, if they have few elements, too,
+    compute what the terms are made of and what is made of the sum, as a softmax."""
+    layout = view.layout
+    if _count(layout, over) > MOST_TERMS or layout.numel > LITTLE or len(without(layout.packed, over)) < 2:
         return False
     return has_space(terms(view, over), _without(layout, over))
 

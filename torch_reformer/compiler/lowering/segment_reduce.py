@@ -28,9 +28,11 @@ def _add_rows(
     padding: int,
     by_frequency: bool,
     base: View | None = None,
+    tables: int = 1,
 ) -> View:
     bases = () if base is None or _is_zero(base) else (base,)
-    call = Call(_embedding_grad, (grad, ids, rows, padding, by_frequency, *bases), {})
+    options = {} if tables == 1 else {"tables": tables}
+    call = Call(_embedding_grad, (grad, ids, rows, padding, by_frequency, *bases), options)
     (result,) = graph.add(call, [typed(value)])
     return View(result, result.layout)
 

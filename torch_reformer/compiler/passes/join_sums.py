@@ -79,6 +79,7 @@ def _key(term: Operation) -> tuple | None:
     elif (
         term.operator is _embedding_grad
         and term.args[4:] == (False,)  # no base
+        and not term.kwargs  # of one table
         and all(view.layout.is_row_major for view in term.operands)
     ):
         return _embedding_grad, *term.args[2:4], *typed

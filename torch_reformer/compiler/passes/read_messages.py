@@ -70,7 +70,7 @@ class _Fusion:
         """The index as a vector of int32, which the operator has checked."""
         layout, rows, maker = gather.index.layout, gather.table.layout.sizes[0], gather.index.value.maker
         index = View(gather.index.value, Layout((layout.numel,), (1,), layout.offset))
-        if isinstance(maker, Call) and maker.operator is _numbers and maker.args[1] == rows:
+        if isinstance(maker, Call) and maker.operator is _numbers and maker.args[1] * _tables(maker) == rows:
             return index
         return self._call(_numbers, (index, rows, "index_select"), torch.int32)
 
@@ -87,6 +87,11 @@ class _Fusion:
             (value,) = self.graph.add(Call(operator, args, {}), [typed])
             self.calls[key] = View(value, value.layout)
         return self.calls[key]
+
+
+def _tables(numbers: Call) -> int:
+    """Number of the tables whose rows are numbered, each with so many rows as the operator is told."""
+    return numbers.args[3] if len(numbers.args) > 3 else 1
 
 
 def _product(source: View) -> tuple[View, View] | None:

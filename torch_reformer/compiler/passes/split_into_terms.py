@@ -3,7 +3,7 @@ reads that: the sum of a product is the sum of the terms' products, and one kern
 
 from __future__ import annotations
 
-from ..ir.graph import Graph, Indexed, Map, Operation, Random, View
+from ..ir.graph import Graph, Indexed, Map, Operation, Random, Value, View
 from ..ir.iteration_space import has_space
 from ..ir.layout import Layout
 from ..ir.terms import OF_TERMS, Box, box_of, part_of
@@ -24,14 +24,17 @@ def split_into_terms(graph: Graph) -> None:
         new: dict[Layout, View] = {}
         for view in operation.inputs:
             readers[view.value] = [other for other in readers[view.value] if other is not operation]
-        for layout, part in parts.items():
-            value = graph.value(layout.packed, result.dtype, result.device)
-            part.results, part.node, part.rounds, value.maker = [value], operation.node, operation.rounds, part
-            new[layout] = View(value, value.layout)
-            kept.append(part)
-            of_terms.add(part)
-            for view in part.inputs:
-                readers[view.value].append(part)
+        values: dict[Map, Value] = {}
+        for layout, (box, part) in parts.items():
+            if part not in values:
+                packed = Layout(box.extents, result.layout.strides).packed
+                values[part] = value = graph.value(packed, result.dtype, result.device)
+                part.results, part.node, part.rounds, value.maker = [value], operation.node, operation.rounds, part
+                kept.append(part)
+                of_terms.add(part)
+                for view in part.inputs:
+                    readers[view.value].append(part)
+            new[layout] = _in_part(layout, box, values[part])
         for reader in dict.fromkeys(readers[result]):
             reader.change_operands(
                 lambda view, whole=result, new=new: new[view.layout] if view.value is whole else view
@@ -39,9 +42,9 @@ def split_into_terms(graph: Graph) -> None:
     graph.operations = kept[::-1]
 
 
-def _split(operation: Operation, readers: dict, of_terms: set[Operation]) -> dict[Layout, Map] | None:
-    """An operation for each part of the result that is read. None if it is read as a whole, if parts overlap, or if a
-    kernel can't compute one of them."""
+def _split(operation: Operation, readers: dict, of_terms: set[Operation]) -> dict[Layout, tuple[Box, Map]] | None:
+    """For each view of the result, the part of the result that it has, and an operation that computes this part. None
+    if the result is read as a whole, if parts overlap, or if a kernel can't compute one of them."""
     if not isinstance(operation, Map) or isinstance(operation, (Indexed, Random)) or not operation.inputs:
         return None
     (result,) = operation.results
@@ -53,22 +56,26 @@ def _split(operation: Operation, readers: dict, of_terms: set[Operation]) -> dic
     if len(boxes) < 2 or None in boxes.values() or not _are_disjoint(list(boxes.values())):
         return None
     parts = {}
-    for layout, box in boxes.items():
-        inputs = [part_of(view, layout.sizes, box) for view in operation.inputs]
-        if not has_space(inputs, layout.packed):
+    for box in boxes.values():
+        dims = tuple(range(len(box.extents)))
+        inputs = [part_of(view, box.extents, box._replace(dims=dims)) for view in operation.inputs]
+        if not has_space(inputs, Layout(box.extents, result.layout.strides).packed):
             return None
-        parts[layout] = Map(inputs, operation.name, operation.expression)
-    return parts
+        parts[box.starts] = Map(inputs, operation.name, operation.expression)
+    return {layout: (box, parts[box.starts]) for layout, box in boxes.items()}
+
+
+def _in_part(layout: Layout, box: Box, part: Value) -> View:
+    """The view of the whole that has this part of it, as a view of the part."""
+    strides = tuple(0 if d is None else part.layout.strides[d] for d in box.dims)
+    return View(part, Layout(layout.sizes, strides))
 
 
 def _are_disjoint(boxes: list[Box]) -> bool:
-    """True if the parts have equal sizes and no element in common."""
-    first = boxes[0]
-    if any((box.dims, box.extents) != (first.dims, first.extents) for box in boxes):
+    """True if there are several parts, they have equal sizes, and no two have an element in common."""
+    extents = boxes[0].extents
+    if any(box.extents != extents for box in boxes):
         return False
-    cells = set()
-    for box in boxes:
-        if any(start % extent for start, extent in zip(box.starts, box.extents, strict=True)):
-            return False
-        cells.add(box.starts)
-    return len(cells) == len(boxes)
+    if any(start % extent for box in boxes for start, extent in zip(box.starts, extents, strict=True)):
+        return False
+    return len({box.starts for box in boxes}) > 1
