@@ -11,8 +11,9 @@ import torch
 from ..ir.access import Access, Term
 from ..ir.axis_map import Row
 from ..ir.graph import Value
-from ..ir.iteration_space import IterationSpace, layout_of_runs
+from ..ir.iteration_space import IterationSpace
 from ..ir.layout import Layout
+from ..ir.runs import layout_of_runs
 
 _MOST_ALIGNED = 16
 

@@ -10,8 +10,9 @@ import torch
 from ...runtime.dtypes import FLOATS
 from .digits import joined, with_strides
 from .graph import Call, Operation, Value, View
-from .iteration_space import MOST_OF_LINE, IndexMap, IterationSpace
+from .iteration_space import IndexMap, IterationSpace
 from .layout import Layout
+from .runs import MOST_OF_LINE
 
 aten = torch.ops.aten
 MOST_TABLES = 4  # of one kernel (csrc/hip/programs/stitch_args.h)

@@ -16,26 +16,30 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Collection, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from .access import Access, access_of, term_of_columns
-from .digits import Digits, joined, with_strides
+from .digits import Digits, joined, reordered, with_strides
 from .graph import Indexed, Map, Random, View
 from .layout import Layout
+from .runs import (
+    ADJACENT,
+    LEAST_TRANSPOSED,
+    MOST_OF_LINE,
+    OF_TRANSPOSED,
+    Runs,
+    are_read,
+    are_transposed,
+    layout_of_runs,
+)
 
 IndexMap = Digits | Access
-Runs = list[tuple[int, int]]
 BY_PLACE: IndexMap = ((-1, 1),)  # of a key of random numbers: each element has its own number
 # Elements of the longest row that a GPU's kernel keeps in registers while it reduces the row (stitch_launch.h), and
 # rows that keep a GPU's processors busy.
 LONGEST_ROW, _MANY_ROWS = 4096, 64
 _VERY_SHORT = 4  # columns, of which a kernel's threads read few at once
 _MOST_CHANNELS = 1 << 20  # in NHWC memory: a grid has at most 65535 blocks along them, of 32 threads at least
-# Digits of a strided operand's rows and columns that kernels support (csrc/program/placement.h), and adjacent elements
-# that they read at once.
-MOST_OF_LINE, _OF_COLUMN, _ADJACENT = 6, 2, 8
-# Least number of adjacent rows and columns of a transposed tensor, and a divisor of these numbers.
-_LEAST_TRANSPOSED, _OF_TRANSPOSED = 8, 4
 
 
 def index_map_of(result: Layout, operand: Layout) -> IndexMap:
@@ -112,34 +116,21 @@ def without(layout: Layout, dims: Iterable[int]) -> IndexMap:
     return index_map_of(layout, Layout(layout.sizes, tuple(strides)))
 
 
-def _are_read(columns: list[tuple[int, int]]) -> bool:
-    """True if a program can read the columns of a row, given by their counts and strides."""
-    count, stride = columns[0]
-    return stride == 1 and len(columns) <= _OF_COLUMN and (len(columns) == 1 or count % _ADJACENT == 0)
-
-
-def _are_transposed(columns: list[tuple[int, int]], lines: list[tuple[int, int]]) -> bool:
-    """True if elements of successive rows are adjacent, and kernels can transpose so many rows and columns."""
-    if len(columns) != 1 or not lines or columns[0][1] < 2 or lines[0][1] != 1:
-        return False
-    return all(count >= _LEAST_TRANSPOSED and count % _OF_TRANSPOSED == 0 for count in (columns[0][0], lines[0][0]))
-
-
-def layout_of_runs(runs: Runs) -> Layout:
-    """Layout of runs, innermost first, with at least five dimensions, by which operators recognise a placement."""
-    dims = [*runs, *[(1, 0)] * (5 - len(runs))]
-    return Layout(tuple(count for count, _ in reversed(dims)), tuple(stride for _, stride in reversed(dims)))
-
-
 @dataclass(frozen=True)
 class IterationSpace:
-    """Shape [images, channels, height, width] of the result that a program iterates over, in NHWC or NCHW memory."""
+    """Shape [images, channels, height, width] of the result that a program iterates over, in NHWC or NCHW memory.
+
+    order: the order in which a kernel iterates over the result's elements, if that is not the order of memory; how far
+        apart they lie in memory, and how many, for each run of them, innermost first. There are no channels, rows or
+        planes then: every operand is full, one number, or strided.
+    """
 
     images: int
     channels: int
     height: int
     width: int
     nhwc: bool
+    order: tuple[tuple[int, int], ...] = ()
 
     @property
     def pixels(self) -> int:
@@ -180,13 +171,16 @@ class IterationSpace:
             return None if placement is None else "full"
         if placement is None or placement.numel != self.numel:
             return None if placement is None else "row"
-        return "full" if placement.strides[-1] == 1 or self.channels == 1 else "transposed"
+        return "transposed" if are_transposed(*self.split(self._iterated(index_map))) else "full"
 
     def dense_kind(self, index_map: IndexMap) -> str | None:
         """Kind of an operand that needs no placement: any but transposed; None for others."""
         c, p, n = self.channels, self.pixels, self.images
         if isinstance(index_map, Access):
             return None
+        if self.order:
+            is_full = self._iterated(index_map) == ((1, self.numel, 1),)
+            return "full" if is_full else None if index_map else "scalar"
         if index_map == BY_PLACE:  # programs number the elements in NHWC order
             return "random" if self.nhwc or c == 1 or p == 1 else None
         if self.numel == 1 or index_map == ((1, self.numel),):
@@ -213,20 +207,34 @@ class IterationSpace:
         """
         if not self.nhwc or self.channels == 1 or index_map == BY_PLACE:
             return None
+        if (index_map := self._iterated(index_map)) is None:
+            return None
         if isinstance(index_map, Access):
             return self._placement_of_access(index_map)
         if (split := self.split(index_map)) is None:
             return None
         columns, lines = split
         is_row = all(stride == 0 for _, stride in columns)
-        is_read = is_row or _are_read(columns) or _are_transposed(columns, lines)
+        is_read = is_row or are_read(columns) or are_transposed(columns, lines)
         if len(lines) > MOST_OF_LINE or not is_read:
             return None
         return layout_of_runs([*([] if is_row else columns), *lines])
 
+    def _iterated(self, index_map: IndexMap) -> IndexMap | None:
+        """The index map over the elements in the order of iteration; None if that takes parts of a digit."""
+        if not self.order or index_map == BY_PLACE:
+            return index_map
+        if not isinstance(index_map, Access):
+            return reordered(index_map, self.order, self.numel)
+        digits = reordered(index_map.digits, self.order, self.numel)
+        terms = [term._replace(digits=reordered(term.digits, self.order, self.numel)) for term in index_map.terms]
+        if digits is None or any(term.digits is None for term in terms):
+            return None
+        return Access(index_map.fill, digits, tuple(terms))
+
     def split(self, digits: Digits) -> tuple[Runs, Runs] | None:
-        """Digits as runs of columns and of lines, by counts and strides, innermost first; None if a digit crosses the
-        end of a row, or if the digits are not those of a result of this space."""
+        """Digits over the order of iteration as runs of columns and of lines, innermost first, by counts and strides;
+        None if a digit crosses the end of a row, or if the digits are not those of a result of this space."""
         columns, lines, inner = [], [], 1
         digits = with_strides(digits, self.numel)
         if digits[-1][0] * digits[-1][1] != self.numel:
@@ -242,8 +250,10 @@ class IterationSpace:
 
     @functools.lru_cache(1 << 12)  # noqa: B019  spaces are small
     def by_columns(self, access: Access) -> Access:
-        """The access with one term for all that varies along a row, if that is more than adjacent elements or one term,
-        and no such term varies along lines."""
+        """The access over the order of iteration, with one term for all that varies along a row, if that is more than
+        adjacent elements or one term, and no such term varies along lines."""
+        if self.order:
+            return replace(self, order=()).by_columns(self._iterated(access))
         if (split := self.split(access.digits)) is None or self.channels > LONGEST_ROW:
             return access
         columns, lines = split
@@ -263,10 +273,45 @@ class IterationSpace:
         term = term_of_columns(self.channels, columns, of_columns)
         return Access(access.fill, joined([(self.channels, 0), *lines]), (*others, term))
 
+    def adjacent(self, index_map: IndexMap) -> tuple[int, int] | None:
+        """How many columns of a strided operand a thread may read at once, 0 if it does not read by columns, and how
+        many of its elements are adjacent. None for other operands, and those that are constant along rows."""
+        if self.dense_kind(index_map) is not None:
+            return None
+        index_map = self._iterated(index_map)
+        if isinstance(index_map, Access):
+            return self._adjacent_of_access(index_map)
+        columns, lines = self.split(index_map)
+        if all(stride == 0 for _, stride in columns):
+            return None
+        if are_transposed(columns, lines):
+            packed = columns[0][0] if len(columns) > 1 else 1
+            return 0, packed * lines[0][0]
+        return columns[0][0], columns[0][0]
+
+    def _adjacent_of_access(self, access: Access) -> tuple[int, int]:
+        plain = replace(self, order=())
+        columns, lines = self.split(plain.by_columns(access).digits)
+        if any(stride for _, stride in columns):
+            return columns[0][0], columns[0][0]
+        return 0, lines[0][0] if plain.reads_lines(access) else ADJACENT  # most elements of a vector are read, then
+
+    def reads_lines(self, access: Access) -> bool:
+        """True if a kernel that reduces no rows reads elements of several lines of this operand at once
+        (csrc/program/accesses.cpp): they are adjacent, and columns are chosen by a map."""
+        access = self.by_columns(access)
+        runs = [self.split(term.digits) for term in access.terms]
+        of_columns = [any(stride for _, stride in columns) for columns, _ in runs]
+        count, stride = self.split(access.digits)[1][0]
+        if not (access.only_chooses and any(of_columns) and stride == 1 and count >= LEAST_TRANSPOSED):
+            return False
+        of_lines = [lines[0] for (_, lines), is_of in zip(runs, of_columns, strict=True) if not is_of]
+        return count % OF_TRANSPOSED == 0 and all(stride == 0 for _, stride in of_lines)
+
     def _placement_of_access(self, access: Access) -> Layout | None:
         """Layout of an access without its terms: of the elements, or of the lines if a term is of columns. Such a term
         is of all columns and of no lines, and kernels read its elements one by one."""
-        access = self.by_columns(access)
+        access = replace(self, order=()).by_columns(access)
         of_columns = 0
         for term in access.terms:
             if (split := self.split(term.digits)) is None:
@@ -283,7 +328,7 @@ class IterationSpace:
             return None
         columns, lines = split
         is_row = all(stride == 0 for _, stride in columns)
-        if len(lines) > MOST_OF_LINE or is_row != bool(of_columns) or not (is_row or _are_read(columns)):
+        if len(lines) > MOST_OF_LINE or is_row != bool(of_columns) or not (is_row or are_read(columns)):
             return None
         return layout_of_runs([*([] if is_row else columns), *lines])
 
@@ -304,28 +349,6 @@ class IterationSpace:
             return Layout(self.layout.sizes, self.layout.strides, offset)
         sizes = self.sizes_of(kind)
         return Layout(sizes, tuple(math.prod(sizes[i + 1 :]) for i in range(len(sizes))), offset)
-
-
-def shaped(
-    space: IterationSpace, layouts: Iterable[Layout], operands: set[IndexMap], reductions: set[IndexMap]
-) -> IterationSpace:
-    """The space with the sizes of one of the four-dimensional tensors of these layouts, which then needs no view; the
-    space itself if there is none that fits."""
-    free = space.images == space.channels == 1 and not space.nhwc  # no operand is broadcast
-    for layout in layouts:
-        if len(layout.sizes) != 4 or layout.numel != space.numel:
-            continue
-        n, c, h, w = layout.sizes
-        for nhwc in (True, False):
-            same = (n * h * w, c, nhwc) == (space.images * space.pixels, space.channels, space.nhwc)
-            if not nhwc:
-                same = same and n == space.images
-            candidate = IterationSpace(n, c, h, w, nhwc)
-            if not (same or free) or min(c, h * w) == 1 or layout.strides != candidate.layout.strides:
-                continue
-            if fits(candidate, operands, reductions, transposes=True):
-                return candidate
-    return space
 
 
 def reduces_rows(numel: int, index_map: IndexMap | None) -> bool:
@@ -358,7 +381,7 @@ def fits(
     operands = list(operands)
     kinds = {space.kind(operand) for operand in operands}
     has_maps = any(isinstance(operand, Access) for operand in operands)
-    if has_maps and ("transposed" in kinds or (reductions and space.channels > LONGEST_ROW)):
+    if has_maps and reductions and space.channels > LONGEST_ROW:
         return False
     if None in kinds or ("transposed" in kinds and not transposes):
         return False
