@@ -36,6 +36,19 @@ def _apart(size) -> Tensor:
     return torch.empty(n, c, h, w + before)[..., before:].permute(0, 2, 3, 1)
 
 
+def _packed(size, count: int) -> Tensor:
+    """So many adjacent channels of a position, beside those of the next position."""
+    n, c, h, w = size
+    count = math.gcd(c, count)
+    return torch.empty(n, c // count, h, w, count).permute(0, 2, 3, 1, 4)
+
+
+def _of_packed(size) -> Tensor:
+    n, c, h, w = size
+    count = math.gcd(c, 2)
+    return torch.empty(n, c // count, h, w + 1, count)[..., 1:, :].permute(0, 2, 3, 1, 4)
+
+
 # Functions of a program result's sizes that return a tensor of these sizes, elements in order, with any strides.
 PLACES = {
     "aligned part": lambda size: _wide(size, 8, 8),
@@ -50,6 +63,9 @@ TURNED = {
     "all turned": lambda size: _permuted(size, (3, 0, 1, 2)),
     "part of turned": lambda size: torch.empty(size[0], size[1] + 3, *size[2:])[:, 2:-1].permute(0, 2, 3, 1),
     "turned, in parts": _apart,
+    "pairs turned": lambda size: _packed(size, 2),
+    "fours turned": lambda size: _packed(size, 4),
+    "part of pairs turned": _of_packed,
     "turned, unaligned": lambda size: torch.empty(math.prod(size) + 1)[1:].view(size).permute(0, 2, 3, 1),
 }
 REPEATED = {

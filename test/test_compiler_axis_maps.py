@@ -149,7 +149,7 @@ def test_spaces():
     assert not fits(space, {access}, set(), whole_rows=False)  # an epilogue of a convolution
     transposed = index_map_of(Layout.row_major((60, 4)), Layout((60, 4), (1, 60)))
     assert fits(IterationSpace(1, 4, 60, 1, True), {access}, set(), transposes=True)
-    assert not fits(IterationSpace(1, 8, 64, 1, True), {transposed, access}, set(), transposes=True)
+    assert not fits(IterationSpace(1, 8, 64, 1, True), {transposed, access}, set())
     columns = access_of(
         Layout.row_major((4, 6)), Layout.row_major((4, 6)), (None, AxisMap.choosing(6, range(6)[::-1])), 0
     )

@@ -23,8 +23,12 @@ struct Accesses {
 
 // How many adjacent channels' values a kernel may read in one access, for 16 bytes of the result.
 int channels_per_access(const ProgramCall& call);
-// How many adjacent elements of transposed tensors, which belong to as many lines, a kernel may access at once; 0 if no
-// tensor is transposed.
+// True if a kernel reads elements of several lines of this input at once: it is transposed, or mapped with adjacent
+// lines and a map of columns.
+bool is_read_by_lines(const ProgramCall& call, size_t input);
+// Of how many lines a kernel may access elements at once in the tensors whose lines are adjacent; 0 if there are none.
 int lines_per_access(const ProgramCall& call);
+// Adjacent columns of these tensors, at most.
+int packed_columns(const ProgramCall& call);
 
 }  // namespace reformer

@@ -2,6 +2,7 @@
 // one, or broadcast. The result is viewed as lines of columns, where a line is a row of channels. The numbers of line
 // and column are written as mixed-radix numbers; each digit has a stride, and the address of element (line, column) is
 // the sum of digits times strides. Either columns are adjacent in memory, or lines are: then the tensor is transposed.
+// A few columns of a transposed tensor may be adjacent, too, and lines of so many columns follow one another.
 #pragma once
 
 #include <array>
@@ -15,9 +16,10 @@ struct Placement {
     int64_t count, stride;
   };
   static constexpr int kMostOfLine = 6, kMostOfColumn = 2;
+  static constexpr int64_t kMostPacked = 4;  // adjacent columns of a transposed tensor
   // The least significant digit first. The column's first digit has stride 1; a tensor whose columns are all equal
   // has no column digits. In a transposed tensor the line's first digit has stride 1, and the column is a single digit
-  // with another stride.
+  // with another stride; or the column's first digit has stride 1, and its count is the stride of the line's.
   std::array<Digit, kMostOfLine> of_line{};
   std::array<Digit, kMostOfColumn> of_column{};
   int8_t line_digits = 0, column_digits = 0;
@@ -28,9 +30,15 @@ struct Placement {
   bool repeats() const;
   // The number of lines after which the same elements repeat; 0 if they don't.
   int64_t period() const;
-  bool is_transposed() const { return column_digits == 1 && of_column[0].stride != 1; }
+  bool is_transposed() const {
+    if (column_digits == 1) return of_column[0].stride != 1;
+    const int64_t columns = of_column[0].count;
+    return column_digits == 2 && columns <= kMostPacked && of_line[0].stride == columns && of_line[0].count > 1;
+  }
+  // Number of adjacent columns of a transposed tensor.
+  int64_t packed() const { return column_digits == 2 && is_transposed() ? of_column[0].count : 1; }
   // Number of adjacent elements beginning at any multiple of so many columns, or lines.
-  int64_t adjacent_columns() const { return column_digits && !is_transposed() ? of_column[0].count : 1; }
+  int64_t adjacent_columns() const { return column_digits && of_column[0].stride == 1 ? of_column[0].count : 1; }
   int64_t adjacent_lines() const { return is_transposed() ? of_line[0].count : 1; }
 };
 

@@ -17,7 +17,7 @@ ProgramKey::ProgramKey(const ProgramCall& call)
   put(accesses, kMostInputs, uint64_t(access.acc));
   for (size_t i = 0; i < std::min<size_t>(call.placements.size(), 16); ++i) {
     const Placement& placement = call.placements[i];
-    const int columns = placement.is_transposed() ? 3 : placement.column_digits;
+    const int columns = placement.is_transposed() ? 2 + int(placement.packed()) : placement.column_digits;
     placements[i / 8] |= uint64_t(placement.line_digits + 16 * columns) << 8 * (i % 8);
   }
   int maps = 0;

@@ -33,6 +33,7 @@ from .fusion.fuse_transposes import fuse_transposes
 from .fusion.greedy import Fusion
 from .fusion.horizontal import fuse_horizontally
 from .fusion.ilp.planner import IlpSummary, cost_of, integer_program, seed_groups
+from .fusion.iteration_order import choose_orders
 from .fusion.recompute import recompute
 from .fusion.reinplace import reinplace, reuse_buffers
 from .fusion.schedule import Cyclic
@@ -70,7 +71,7 @@ from .runtime.executable import Executable
 from .runtime.run_graph import run_graph
 
 FUSION_ROUNDS = 4  # at most, of horizontal fusion and recomputation
-AFTER_FUSION = (fuse_copies, fuse_concats, fuse_transposes, fuse_gathers)  # applied to chosen groups
+AFTER_FUSION = (fuse_copies, fuse_concats, fuse_transposes, fuse_gathers, choose_orders)  # applied to chosen groups
 
 
 def pre_grad(module: GraphModule) -> None:

@@ -24,7 +24,6 @@ const char* unsupported(const ProgramCall& call, const Device& device) {
     return "it has too many inputs or outputs";
   if (call.placements.size() > size_t(kStitchMostPlacements)) return "too many of its tensors lie in other orders";
   if (call.program.maps > kMostMaps) return "it has too many maps of axes";
-  if (call.program.maps && lines_per_access(call)) return "it has maps of axes and transposed tensors";
   if (call.tables.size() > size_t(kStitchMostTables)) return "it looks up rows of too many tables";
   for (const Table& table : call.tables)
     if (std::max(table.rows, table.pitch) > INT32_MAX) return "a table is too large";
@@ -46,6 +45,7 @@ Planned<StitchedPlan> planned(const ProgramCall& call, const Device& device) {
   if (const char* why = unsupported(call, device)) return why;
   const StitchConfig launches = configure_stitch(call.shape, Accesses(call).elements, stitch_needs(call),
                                                  {usual_units(device.arch), most_shared_bytes(device.arch)});
+  if (launches.tile_lines && launches.count < packed_columns(call)) return "adjacent columns of a tensor are unaligned";
   if (launches.launch.blocks_y > kMostBlocksY) return "its rows are too long for a grid of blocks";
   if (launches.lanes && !launches.vectors && !call.program.reductions.empty())
     return "its rows are too long to be added up, too";

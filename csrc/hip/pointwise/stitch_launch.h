@@ -21,7 +21,7 @@ inline StitchPlacement stitch_placement(const Placement& of) {
     placed.line[i] = int(of.of_line[size_t(i)].stride);
   }
   if (of.column_digits) placed.of_column = make_divider(int(of.of_column[0].count));
-  placed.column = int(of.of_column[of.is_transposed() ? 0 : 1].stride);
+  placed.column = int(of.of_column[of.is_transposed() && of.column_digits == 1 ? 0 : 1].stride);
   return placed;
 }
 
@@ -109,13 +109,13 @@ inline bool last_block_adds_up(const StitchConfig& config, const StitchNeeds& ne
 }
 
 // Logarithm of the number of threads of a block that share a line: the greatest one, up to `most`, for which threads
-// are idle at most 2% more often than for any other. With fewer than 8, less than a whole cache line would be read at
-// once.
-inline int log_across(int groups, int lines, int most) {
+// are idle at most 2% more often than for any other. With fewer than 1 << fewest, less than a whole
+// cache line would be read at once.
+inline int log_across(int groups, int lines, int most, int fewest = 3) {
   const auto padded = [](int count, int to) { return double(ceil_div(count, to)) * to / count; };
   int best = 0;
   double least = 1e9;
-  for (int log = most; log >= 3; --log) {
+  for (int log = most; log >= fewest; --log) {
     const double idle = padded(groups, 1 << log) * padded(lines, kStitchThreads >> log);
     if (idle < 0.98 * least) best = log, least = idle;
   }
@@ -237,9 +237,9 @@ inline void launch_lines(StitchConfig& config, const ProgramShape& shape, const 
   config.launch.threads = kStitchThreads;
 }
 
-// kTileColumns is small enough for the columns of several tensors, and for values of channels, to fit into registers.
-// The number of lines is halved if the tensors' elements and results take more than kMostTileBytes in registers.
-constexpr int kTileColumns = 4, kMostTileBytes = 320;
+// kTileElements is small enough for the elements of several tensors, and for values of channels, to fit into registers.
+// There are fewer if the tensors' elements and results take more than kMostTileBytes of them.
+constexpr int kTileElements = 32, kTileColumns = 4, kMostTileBytes = 320;
 
 // Two blocks of lines per thread: while one thread waits for its first or last block, others of the multiprocessor
 // read. Partial sums of blocks are small compared with a tile.
@@ -248,12 +248,17 @@ inline void launch_tiles(StitchConfig& config, const ProgramShape& shape, const 
   StitchArgs& a = config.args;
   const int images = config.images ? int(shape.images) : 1;
   a.image_lines = a.lines / images;
-  config.count = std::min(config.count, kTileColumns);
   config.tile_lines = needs.lines;
   while (a.image_lines % config.tile_lines) config.tile_lines /= 2;
-  const int bytes = config.count * (needs.bytes + 4 * needs.stored);
-  while (config.tile_lines > 4 && config.tile_lines * bytes > kMostTileBytes) config.tile_lines /= 2;
-  a.log_across = log_across(a.width / config.count, a.image_lines, 3);
+  const int bytes = needs.bytes + 4 * needs.stored;
+  const auto is_large = [&] { return config.tile_lines * config.count * bytes > kMostTileBytes; };
+  // The fewer lines, the more columns: both are then adjacent for whole sectors in the threads of a warp.
+  const int columns = std::max(kTileColumns, std::min(2 * kTileColumns, kTileElements / config.tile_lines));
+  config.count = std::min(config.count, columns);
+  while (config.count > kTileColumns && is_large()) config.count /= 2;
+  while (config.tile_lines > 4 && is_large()) config.tile_lines /= 2;
+  const int most = config.count > kTileColumns ? 2 : 3;
+  a.log_across = log_across(a.width / config.count, a.image_lines, most, most);
   const int down = (kStitchThreads >> a.log_across) * config.tile_lines;
   const int blocks_y = ceil_div(ceil_div(a.width, config.count), 1 << a.log_across);
   a.image_parts =

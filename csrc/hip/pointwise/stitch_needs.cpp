@@ -39,6 +39,7 @@ StitchNeeds stitch_needs(const ProgramCall& call) {
           std::any_of(program.inputs.begin(), program.inputs.end(),
                       [](const ProgramInput& input) { return input.kind == ProgramOp::random; }),
           lines_per_access(call),
+          packed_columns(call),
           int(period),
           reductions(Per::plane) + reductions(Per::height),
           reductions(Per::all)};

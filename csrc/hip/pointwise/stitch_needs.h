@@ -17,7 +17,7 @@ struct StitchNeeds {
   bool planes;               // some values belong to a channel of an image
   bool heights;              // columns are reduced per height
   bool draws;                // there are random numbers, which are drawn for aligned groups of elements
-  int lines;                 // lines_per_access() of transposed tensors; 0: there are none
+  int lines, packed;         // lines_per_access() and packed_columns() of transposed tensors; 0 and 1: there are none
   int period;                // lines after which a tensor's elements are read again; 0: they are not
   size_t of_planes, of_all;  // reductions to one number per plane (or height and channel), and to a single number
 };

@@ -1,5 +1,6 @@
 // Programs that read or write tensors in which lines, not columns, are adjacent: images in contiguous (NCHW) order
-// together with images in channels_last.
+// together with images in channels_last. A few columns may be adjacent, too, as those that a pixel shuffle puts side by
+// side.
 //
 // A thread has blocks of kLines lines and kCount columns in registers. It reads a transposed tensor column by column,
 // by accesses of kLines elements, and others line by line. Transposing costs nothing there: a number is widened from

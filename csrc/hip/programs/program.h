@@ -232,6 +232,38 @@ struct Narrowed<mask8, kCount> {
   }
   DEVICE void write(void* to, long long at) const { write_mask<kCount>(to, at, values); }
 };
+// Elements of kCount columns of a tensor whose lines are adjacent: kLines lines of kPacked columns each, which are read
+// by accesses of at most kMost elements.
+template <class T, int kLines, int kCount, int kPacked, int kMost>
+struct HeldLines {
+  Held<T, kLines * kPacked, kLess<kLines * kPacked, kMost>> groups[kCount / kPacked];
+
+  DEVICE void widen(int line, float (&to)[kCount]) const {
+    UNROLL
+    for (int j = 0; j < kCount; ++j) to[j] = groups[j / kPacked].element(line * kPacked + j % kPacked);
+  }
+};
+// Such elements to be written, which are set for one or two lines at a time.
+template <class T, int kLines, int kCount, int kPacked>
+struct NarrowedLines {
+  Narrowed<T, kLines * kPacked> groups[kCount / kPacked];
+
+  // i: number of the output.
+  template <int kSome, int kSize>
+  DEVICE void put(int i, int line, const float (&from)[kSome][kSize][kCount]) {
+    constexpr int kAtOnce = kPacked == 1 ? kSome : 1;
+    UNROLL
+    for (int j = 0; j < kCount; j += kPacked) {
+      UNROLL
+      for (int k = 0; k < kSome; k += kAtOnce) {
+        float some[kAtOnce * kPacked];
+        UNROLL
+        for (int n = 0; n < kAtOnce * kPacked; ++n) some[n] = from[k + n / kPacked][i][j + n % kPacked];
+        groups[j / kPacked].put((line + k) * kPacked, some);
+      }
+    }
+  }
+};
 template <int kCount>
 DEVICE void fill(float value, float (&to)[kCount]) {
   UNROLL
@@ -272,10 +304,10 @@ DEVICE long long place(const StitchPlacement& of, int line, int column) {
   return kColumns ? at + column : at;
 }
 
-// The address of an element of a transposed tensor.
-template <int kLines>
+// The address of an element of a transposed tensor, at the first of kPacked adjacent columns.
+template <int kLines, int kPacked>
 DEVICE long long transposed_place(const StitchPlacement& of, int line, int column) {
-  return place<kLines, 0>(of, line, column) + static_cast<long long>(column) * of.column;
+  return place<kLines, 0>(of, line, column) + static_cast<long long>(column / kPacked) * of.column;
 }
 
 // The place of tap i of a position of an axis' map (program/axis_maps.h), negative if there is none, and its weight.

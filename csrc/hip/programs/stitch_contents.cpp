@@ -163,10 +163,7 @@ std::vector<int32_t> StitchContents::needed(const std::vector<int32_t>& nodes, b
   return followed(nodes, [&](int32_t i) { return by_element(i) == elements && !reduces_row(node(i).op); });
 }
 
-bool StitchContents::is_transposed() const {
-  return std::any_of(call.placements.begin(), call.placements.end(),
-                     [](const Placement& each) { return each.is_transposed(); });
-}
+bool StitchContents::is_transposed() const { return lines_per_access(call) > 0; }
 
 std::vector<int32_t> StitchContents::within_rows(const std::vector<int32_t>& nodes) const {
   return followed(nodes, [&](int32_t i) { return by_element(i) && !is_of_rows(i); });

@@ -39,9 +39,13 @@ struct StitchContents {
   // The subset of these nodes that an element's text computes, in order: values common to the row are given there, so
   // the nodes that they depend on are left out.
   std::vector<int32_t> within_rows(const std::vector<int32_t>& nodes) const;
-  // True if a transposed tensor is read or written.
+  // True if elements of several lines of a tensor are read or written at once.
   bool is_transposed() const;
   bool is_transposed(int32_t place) const { return place >= 0 && call.placements[size_t(place)].is_transposed(); }
+  // True if the leaf is such a tensor.
+  bool is_read_by_lines(const ProgramNode& leaf) const {
+    return leaf.op != ProgramOp::acc && reformer::is_read_by_lines(call, size_t(leaf.input));
+  }
   // Index in `loaded` of the memory read for this node; the size of `loaded` if there is none.
   size_t loaded_place(int32_t i) const;
   bool is_of_rows(int32_t i) const { return program.needs_rows && varies[size_t(i)] == Varies::rows; }

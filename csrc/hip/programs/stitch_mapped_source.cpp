@@ -21,7 +21,42 @@ std::string StitchWriter::held_type(size_t i) const {
 
 void StitchWriter::read_mapped() {
   for (size_t i = 0; i < contents_.loaded.size(); ++i)
-    if (is_mapped(i)) mapped_elements(i);
+    if (is_mapped(i)) contents_.is_read_by_lines(node(contents_.loaded[i])) ? mapped_lines(i) : mapped_elements(i);
+}
+
+// Text of the memory of an input, of the address of a line in a placement without columns, and of a tap of a map.
+std::string StitchWriter::input_text(size_t input) { return "p.in[" + std::to_string(input) + "]"; }
+
+std::string StitchWriter::place_of_line(int32_t place) const {
+  return "place<" + std::to_string(contents_.call.placements[size_t(place)].line_digits) + ", 0>(p.placed[" +
+         std::to_string(place) + "], line, 0)";
+}
+
+std::string StitchWriter::tap_text(const AxisMaps& maps, int m, const std::string& column,
+                                   const std::string& number) const {
+  const AxisMap& map = maps[m];
+  const ProgramOperand& operand = contents_.inputs[map.input];
+  const std::string position = map.by_column
+                                   ? "static_cast<long long>(" + column + ") * " + std::to_string(operand.width)
+                                   : place_of_line(operand.place);
+  return "const Tap tap" + std::to_string(m) + " = tap<" + (map.has_weights ? "true" : "false") + ">(" +
+         input_text(map.input) + ", " + position + ", " + number + ");\n";
+}
+
+// Writes the function that reads elements of adjacent lines of a column at once.
+void StitchWriter::mapped_lines(size_t i) {
+  const ProgramNode& of = node(contents_.loaded[i]);
+  const AxisMaps maps(contents_.call, size_t(of.input));
+  std::string at = place_of_line(placement(of)), all_there;
+  body_ << "  template <class To>\n  DEVICE static void read_lines" << i
+        << "(const StitchArgs& p, int line, int column, To& to) {\n";
+  for (int m = 0; m < maps.size(); ++m) {
+    body_ << "    " << tap_text(maps, m, "column", "0");
+    at += " + tap" + std::to_string(m) + ".place";
+    all_there += (m ? " && tap" : "tap") + std::to_string(m) + ".place >= 0";
+  }
+  body_ << "    const bool is_there = " << all_there << ";\n    to.read(" << input_text(size_t(of.input))
+        << ", is_there ? " << at << " : 0);\n    if (!is_there) to.fill(" << number_text(of.value) << ");\n  }\n";
 }
 
 // Writes the function that reads adjacent elements of a mapped tensor. Elements and taps that come from nowhere read
@@ -29,25 +64,12 @@ void StitchWriter::read_mapped() {
 void StitchWriter::mapped_elements(size_t i) {
   const ProgramNode& of = node(contents_.loaded[i]);
   const AxisMaps maps(contents_.call, size_t(of.input));
-  const auto in = [](size_t input) { return "p.in[" + std::to_string(input) + "]"; };
-  const std::string from = in(size_t(of.input));
+  const std::string from = input_text(size_t(of.input));
   body_ << "  template <int kCount, class To, class There>\n  DEVICE static void read_mapped" << i
         << "(const StitchArgs& p, int line, [[maybe_unused]] int column, To& to, const There& there) {\n"
            "    const long long at = "
         << place_text(placement(of)) << ";\n";
-  const auto place_of_line = [&](int32_t place) {
-    return "place<" + std::to_string(contents_.call.placements[size_t(place)].line_digits) + ", 0>(p.placed[" +
-           std::to_string(place) + "], line, 0)";
-  };
-  const auto tap = [&](int m, const std::string& number) {
-    const AxisMap& map = maps[m];
-    const ProgramOperand& operand = contents_.inputs[map.input];
-    const std::string position = map.by_column
-                                     ? "static_cast<long long>(column + there.at(j)) * " + std::to_string(operand.width)
-                                     : place_of_line(operand.place);
-    return "const Tap tap" + std::to_string(m) + " = tap<" + (map.has_weights ? "true" : "false") + ">(" +
-           in(map.input) + ", " + position + ", " + number + ");\n";
-  };
+  const auto tap = [&](int m, const std::string& number) { return tap_text(maps, m, "column + there.at(j)", number); };
   std::string at = "at", weight = "1.0f", all_there;
   for (int m = 0; m < maps.size(); ++m) {
     const std::string name = "tap" + std::to_string(m);

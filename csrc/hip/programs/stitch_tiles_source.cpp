@@ -3,25 +3,25 @@
 
 namespace reformer {
 
-// Transposed tensors are held column by column, others line by line.
+// Tensors whose lines are adjacent are held column by column, others line by line.
 void StitchWriter::tile() {
   body_ << "  template <int kLines, int kCount>\n  struct Tile {\n";
   const auto each = [&](const auto& write) {
     for (size_t i = 0; i < contents_.loaded.size(); ++i) write(node(contents_.loaded[i]), i);
   };
   const auto held = [](size_t i) { return "x" + std::to_string(i); };
-  const auto is_transposed = [&](const ProgramNode& of) {
-    return of.op != ProgramOp::random && contents_.is_transposed(placement(of));
-  };
+  const auto is_by_lines = [&](const ProgramNode& of) { return contents_.is_read_by_lines(of); };
+  const auto packed = [&](const ProgramNode& of) { return contents_.call.placements[size_t(placement(of))].packed(); };
   each([&](const ProgramNode& of, size_t i) {
     if (of.op == ProgramOp::random)
       body_ << "    unsigned long long " << held(i) << ";\n";
     else if (of.op == ProgramOp::row)
       body_ << "    float " << held(i) << "[kLines];\n";
-    else if (is_transposed(of))
-      body_ << "    Held<" << loaded_type(of) << ", kLines> " << held(i) << "[kCount];\n";
+    else if (is_by_lines(of))
+      body_ << "    HeldLines<" << loaded_type(of) << ", kLines, kCount, " << packed(of) << ", " << access(of) << "> "
+            << held(i) << ";\n";
     else
-      body_ << "    Held<" << typed_text(i) << "> " << held(i) << "[kLines];\n";
+      body_ << "    " << held_type(i) << " " << held(i) << "[kLines];\n";
   });
   body_ << "    DEVICE void read(const StitchArgs& p, const int line, const int first_column) {\n";
   each([&](const ProgramNode& of, size_t i) {
@@ -30,15 +30,25 @@ void StitchWriter::tile() {
   body_ << "      UNROLL\n      for (int j = 0; j < kCount; ++j) {\n"
            "        [[maybe_unused]] const int column = first_column + j;\n";
   each([&](const ProgramNode& of, size_t i) {
-    if (is_transposed(of))
-      body_ << "        " << held(i) << "[j].read(" << source(of) << ", " << place_text(placement(of)) << ");\n";
+    if (!is_by_lines(of)) return;
+    body_ << "        ";
+    if (packed(of) > 1) body_ << "if (j % " << packed(of) << " == 0) ";
+    const std::string group = held(i) + ".groups[j / " + std::to_string(packed(of)) + "]";
+    if (is_mapped(i))
+      body_ << read_lines_text(i, group);
+    else
+      body_ << group << ".read(" << source(of) << ", " << place_text(placement(of)) << ");\n";
   });
   body_ << "      }\n      UNROLL\n"
            "      for (int i = 0; i < kLines; ++i) read_line(p, i, line + i, first_column);\n    }\n"
            "    DEVICE void read_line(const StitchArgs& p, int i, int line, [[maybe_unused]] int column) {\n"
            "      [[maybe_unused]] const long long at = static_cast<long long>(line) * p.width + column;\n";
   each([&](const ProgramNode& of, size_t i) {
-    if (of.op == ProgramOp::random || is_transposed(of)) return;
+    if (of.op == ProgramOp::random || is_by_lines(of)) return;
+    if (is_mapped(i)) {
+      body_ << "      " << read_mapped_text(i, held(i) + "[i]", "AllOfGroup{}");
+      return;
+    }
     body_ << "      " << held(i) << "[i]";
     if (of.op == ProgramOp::row)
       body_ << " = read_one<" << loaded_type(of) << ">(" << source(of) << ", " << line_text(placement(of)) << ");\n";
@@ -55,9 +65,8 @@ void StitchWriter::tile() {
       body_ << "      draw<kCount, true>(p, " << held(i) << ", line, column, " << to << ");\n";
     else if (of.op == ProgramOp::row)
       body_ << "      fill(" << held(i) << "[i], " << to << ");\n";
-    else if (is_transposed(of))
-      body_ << "      UNROLL\n      for (int j = 0; j < kCount; ++j) " << to << "[j] = " << held(i)
-            << "[j].element(i);\n";
+    else if (is_by_lines(of))
+      body_ << "      " << held(i) << ".widen(i, " << to << ");\n";
     else
       body_ << "      " << held(i) << "[i].widen(" << to << ");\n";
   });
@@ -72,23 +81,24 @@ void StitchWriter::transposed_results() {
       if (contents_.is_transposed(contents_.call.place_of_output(contents_.stored[i])))
         write(contents_.stored[i], "y" + std::to_string(i), i);
   };
+  const auto packed = [&](size_t o) {
+    return contents_.call.placements[size_t(contents_.call.place_of_output(o))].packed();
+  };
   each([&](size_t o, const std::string& y, size_t) {
-    body_ << "    Narrowed<" << type_name(contents_.call.stored_type(output(o))) << ", kLines> " << y << "[kCount];\n";
+    body_ << "    NarrowedLines<" << type_name(contents_.call.stored_type(output(o))) << ", kLines, kCount, "
+          << packed(o) << "> " << y << ";\n";
   });
   body_ << "    template <int kSome, int kSize>\n"
-           "    DEVICE void put(int line, const float (&from)[kSome][kSize][kCount]) {\n"
-           "      UNROLL\n      for (int j = 0; j < kCount; ++j) {\n";
-  each([&](size_t, const std::string& y, size_t i) {
-    body_ << "        {\n          float some[kSome];\n          UNROLL\n"
-             "          for (int k = 0; k < kSome; ++k) some[k] = from[k]["
-          << i << "][j];\n          " << y << "[j].put(line, some);\n        }\n";
-  });
-  body_ << "      }\n    }\n    DEVICE void write(const StitchArgs& p, int line, int first_column) const {\n"
+           "    DEVICE void put(int line, const float (&from)[kSome][kSize][kCount]) {\n";
+  each([&](size_t, const std::string& y, size_t i) { body_ << "      " << y << ".put(" << i << ", line, from);\n"; });
+  body_ << "    }\n    DEVICE void write(const StitchArgs& p, int line, int first_column) const {\n"
            "      UNROLL\n      for (int j = 0; j < kCount; ++j) {\n"
            "        [[maybe_unused]] const int column = first_column + j;\n";
   each([&](size_t o, const std::string& y, size_t) {
-    body_ << "        " << y << "[j].write(p.out[" << o << "], " << place_text(contents_.call.place_of_output(o))
-          << ");\n";
+    body_ << "        ";
+    if (packed(o) > 1) body_ << "if (j % " << packed(o) << " == 0) ";
+    body_ << y << ".groups[j / " << packed(o) << "].write(p.out[" << o << "], "
+          << place_text(contents_.call.place_of_output(o)) << ");\n";
   });
   body_ << "      }\n    }\n  };\n";
 }

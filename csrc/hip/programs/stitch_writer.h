@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "program/axis_maps.h"
 #include "stitch_contents.h"
 
 namespace reformer {
@@ -133,8 +134,15 @@ class StitchWriter {
   static std::string read_mapped_text(size_t i, const std::string& to, const char* there) {
     return "read_mapped" + std::to_string(i) + "<kCount>(p, line, column, " + to + ", " + there + ");\n";
   }
+  static std::string read_lines_text(size_t i, const std::string& to) {
+    return "read_lines" + std::to_string(i) + "(p, line, column, " + to + ");\n";
+  }
+  static std::string input_text(size_t input);
+  std::string place_of_line(int32_t place) const;
+  std::string tap_text(const AxisMaps& maps, int m, const std::string& column, const std::string& number) const;
   void read_mapped();
   void mapped_elements(size_t i);
+  void mapped_lines(size_t i);
 
   // For tiles only (stitch_tiles_source.cpp).
   void tile();

@@ -146,8 +146,8 @@ class _Emitter:
 
     def _group(self, group: FusionGroup) -> None:
         """Emit the kernel of a group."""
-        copies = group.copies.keys() & self.needed  # other copies are only reduced
-        placed = group.destinations.keys() | group.reused.keys() | copies
+        results = group.makes if group.space and group.space.order else group.copies.keys()
+        placed = group.destinations.keys() | group.reused.keys() | (results & self.needed)  # others are only reduced
         written = [operation for operation in group.operations if operation.results[0] in placed]
         others = [operation for operation in group.members if operation not in written]
         stored = [*(operation for operation in others if operation.results[0] in self.needed), *written]
@@ -171,7 +171,7 @@ class _Emitter:
             existing = [self._written(group, operation.results[0], kernel.space) for operation in written]
             results = self.steps.stitch(kernel.program.code, acc, tensors, existing)
         for operation, number in zip(stored, results, strict=True):
-            if operation.results[0] not in group.copies:
+            if operation.results[0] not in placed or group.written_map(operation.results[0]) is None:
                 self._bind(operation.results[0], number, kernel.layout_of(operation))
 
     def _number_in_memory(self, number: Real, device: torch.device) -> Value:
@@ -186,11 +186,11 @@ class _Emitter:
     def _written(self, group: FusionGroup, value: Value, space: IterationSpace) -> int:
         """Number of the existing tensor, or of newly allocated memory, to which the kernel writes a group's result."""
         reused = group.reused.get(value)
-        if value not in group.copies:
+        if (index_map := group.written_map(value)) is None:
             view = reused or group.destinations[value]
             return self._number(view, space.layout_of("full", view.layout.offset) if reused else None)
         if value in group.parts:
-            return self._part(group.parts[value], space.placement(group.copies[value]))
+            return self._part(group.parts[value], space.placement(index_map))
         memory, layout = value.memory or value.layout, value.layout
         if reused:
             number = self._number(View(reused.value, memory))
@@ -201,7 +201,7 @@ class _Emitter:
             *outer, columns = layout.sizes
             rest = memory.sizes[-1] - columns
             self.steps.aten(_zero, self.steps.view(number, (*outer, rest), layout.strides, columns))
-        return self._number(View(value, space.placement(group.copies[value])))
+        return self._number(View(value, space.placement(index_map)))
 
     def _part(self, part: View, placement: Layout) -> int:
         """Number of a slice of a concatenation, which is allocated with its first slice."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 import torch
 
@@ -16,7 +16,7 @@ from ...runtime.sizes import Real
 from ..fusion.group import FusionGroup, full_map_of, inlined, is_channel_index
 from ..ir.access import Access
 from ..ir.graph import Indexed, Map, Operation, Reduce, Value, View
-from ..ir.iteration_space import IndexMap, shaped, without
+from ..ir.iteration_space import IndexMap, IterationSpace, fits, without
 from ..ir.kernel_limits import MOST_INPUTS, MOST_MAPS
 from ..ir.layout import Layout, span
 from . import size_constants
@@ -47,7 +47,7 @@ class KernelProgram:
         layouts += [operation.results[0].layout for operation in stored]
         self.space = group.space
         if not group.anchor:
-            self.space = shaped(group.space, layouts, group.operands, group.reductions)
+            self.space = _shaped(group.space, layouts, group.operands, group.reductions)
         self.full_map = group.full_map
         self.members = set(group.computed)
         self.tensors: dict[str, tuple[View, Layout]] = {}
@@ -220,18 +220,21 @@ class KernelProgram:
 
     def _mapped(self, view: View, access: Access) -> Expression:
         """Expression of a view that is read through maps of its axes."""
+        original = access
         placement, access = self.space.placement(access), self.space.by_columns(access)
         layout = Layout(placement.sizes, placement.strides, view.layout.offset)
         key = view.value, layout, access
         if key not in self.names:
             name, kinds, alignment = f"t{len(self.tensors)}", [], 16
+            by_lines = self.group.rows is None and self.space.reads_lines(original)
             self.tensors[name] = view, layout
             for i, term in enumerate(access.terms):
                 table, of_table = table_of(term, self.space, view.value.device)
                 value = self.tables.values[table]
                 self.tensors[map_of(name, i)] = View(value, value.layout), of_table
                 kinds.append(table.kind)
-                alignment = min(alignment, table.run if of_table == table.layout else table.alignment)
+                is_of_columns = of_table == table.layout and not by_lines
+                alignment = min(alignment, table.run if is_of_columns else table.alignment)
             self.names[key] = mapped(name, tuple(kinds), access.number, alignment)
         return self.names[key]
 
@@ -246,3 +249,27 @@ class KernelProgram:
             self.tensors[p.index_of(name)] = gather.index, layout
             self.names[key] = p.table(name)
         return self.names[key]
+
+
+def _shaped(
+    space: IterationSpace, layouts: Iterable[Layout], operands: set[IndexMap], reductions: set[IndexMap]
+) -> IterationSpace:
+    """The space with the sizes of one of the four-dimensional tensors of these layouts, which then needs no view; the
+    space itself if there is none that fits."""
+    if space.order:
+        return space
+    free = space.images == space.channels == 1 and not space.nhwc  # no operand is broadcast
+    for layout in layouts:
+        if len(layout.sizes) != 4 or layout.numel != space.numel:
+            continue
+        n, c, h, w = layout.sizes
+        for nhwc in (True, False):
+            same = (n * h * w, c, nhwc) == (space.images * space.pixels, space.channels, space.nhwc)
+            if not nhwc:
+                same = same and n == space.images
+            candidate = IterationSpace(n, c, h, w, nhwc)
+            if not (same or free) or min(c, h * w) == 1 or layout.strides != candidate.layout.strides:
+                continue
+            if fits(candidate, operands, reductions, transposes=True):
+                return candidate
+    return space

@@ -23,6 +23,7 @@ from . import (
     log_sigmoid,
     nll_loss,
     norms,
+    pixel_shuffle,
     roll,
     scatter_reduce,
 )
@@ -69,6 +70,7 @@ def decompositions() -> dict:
         log_sigmoid,
         nll_loss,
         conv_patchify,
+        pixel_shuffle,
         roll,
         scatter_reduce,
         conv1d,

@@ -129,6 +129,11 @@ class FusionGroup:
         """Index map of a full-size operand: one element per element of the iteration space."""
         return full_map_of(self.space.numel)
 
+    def written_map(self, value: Value) -> IndexMap | None:
+        """Index map by which a result is written through a placement; None if it is written in the order of
+        iteration."""
+        return self.copies.get(value, self.full_map if self.space.order else None)
+
     @property
     def rows(self) -> IndexMap | None:
         """Index map of the per-row reductions, if there are any."""

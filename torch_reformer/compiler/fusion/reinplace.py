@@ -44,7 +44,9 @@ def reuse_buffers(fusion: Fusion) -> None:
     stored = needed_in_memory(fusion, (*fusion.groups, *fusion.extern_calls))
     shared = {view.value for group in fusion.groups.values() for view in group.parts.values()}
     for group in fusion.groups.values():
-        if group.anchor or any(group.space.kind(index_map) == "transposed" for index_map in group.copies.values()):
+        if group.anchor or group.space.order:
+            continue
+        if any(group.space.kind(index_map) == "transposed" for index_map in group.copies.values()):
             continue
         gathered = {view.value for gather in group.gathers.values() for view in (gather.table, gather.index)}
         needed = outputs | shared | gathered | group.gathers.keys()

@@ -53,6 +53,28 @@ def without_strides(digits: Digits) -> Digits:
     return tuple(varying) if strides == [stride for _, _, stride in digits if stride] else digits
 
 
+def parts_of(digits: Digits, inner: int, count: int) -> list[Run] | None:
+    """Counts and strides of the digits, which have strides, of `count` elements that lie `inner` apart; None if a digit
+    crosses the end of these."""
+    end, runs = inner * count, []
+    for at, size, stride in digits:
+        low, high = max(at, inner), min(at * size, end)
+        if low >= high:
+            continue
+        if low % at or high % low:
+            return None
+        runs.append((high // low, stride * (low // at)))
+    return runs
+
+
+def reordered(index_map: Digits, order: Iterable[Run], numel: int) -> Digits | None:
+    """Index map over a result whose elements are counted in another order: `order` has the distance and the number of
+    the elements of each run, innermost first. None if a digit crosses the end of a run."""
+    digits = with_strides(index_map, numel)
+    runs = [parts_of(digits, inner, count) for inner, count in order]
+    return None if None in runs else joined(run for parts in runs for run in parts)
+
+
 def on_axes(
     axes: Iterable[Run], runs: Iterable[Run], offset: int
 ) -> tuple[dict[int, int], list[list[tuple[int, int, int]]]] | None:

@@ -16,13 +16,23 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Collection, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from .access import Access, access_of, composed, term_of_columns
-from .digits import Digits, joined, without_strides
+from .digits import Digits, joined, reordered, with_strides, without_strides
 from .graph import Indexed, Map, Random, View
 from .layout import Layout
-from .placement import MOST_OF_LINE, Runs, are_read, are_transposed, layout_of_runs, split
+from .placement import (
+    ADJACENT,
+    LEAST_TRANSPOSED,
+    MOST_OF_LINE,
+    OF_TRANSPOSED,
+    Runs,
+    are_read,
+    are_transposed,
+    layout_of_runs,
+    split,
+)
 
 IndexMap = Digits | Access
 BY_PLACE: IndexMap = ((-1, 1),)  # of a key of random numbers: each element has its own number
@@ -137,6 +147,10 @@ class IterationSpace:
     """Shape [images, channels, height, width] of the result that a program iterates over, in NHWC or NCHW memory.
 
     If it has heights, rows are reduced, too, and reductions of columns may be per height; it has no planes then.
+
+    order: the order in which a kernel iterates over the result's elements, if that is not the order of memory; how far
+        apart they lie in memory, and how many, for each run of them, innermost first. There are no channels, rows or
+        planes then: every operand is full, one number, or strided.
     """
 
     images: int
@@ -145,6 +159,7 @@ class IterationSpace:
     width: int
     nhwc: bool
     has_heights: bool = False
+    order: tuple[tuple[int, int], ...] = ()
 
     @property
     def pixels(self) -> int:
@@ -193,13 +208,16 @@ class IterationSpace:
             return None if placement is None else "full"
         if placement is None or placement.numel != self.numel:
             return None if placement is None else "row"
-        return "full" if placement.strides[-1] == 1 or self.channels == 1 else "transposed"
+        return "transposed" if are_transposed(*self.split(self._iterated(index_map))) else "full"
 
     def dense_kind(self, index_map: IndexMap) -> str | None:
         """Kind of an operand that needs no placement: any but transposed; None for others."""
         c, p, n = self.channels, self.pixels, self.images
         if isinstance(index_map, Access):
             return None
+        if self.order:
+            is_full = self._iterated(index_map) == ((1, self.numel, 1),)
+            return "full" if is_full else None if index_map else "scalar"
         if index_map == BY_PLACE:  # programs number the elements in NHWC order
             return "random" if self.nhwc or c == 1 or p == 1 else None
         if self.numel == 1 or index_map == ((1, self.numel),):
@@ -226,6 +244,8 @@ class IterationSpace:
         """
         if not self.nhwc or self.channels == 1 or index_map == BY_PLACE:
             return None
+        if (index_map := self._iterated(index_map)) is None:
+            return None
         if isinstance(index_map, Access):
             return self._placement_of_access(index_map)
         if (runs := self.split(index_map)) is None:
@@ -237,14 +257,28 @@ class IterationSpace:
             return None
         return layout_of_runs([*([] if is_row else columns), *lines])
 
+    def _iterated(self, index_map: IndexMap) -> IndexMap | None:
+        """The index map over the elements in the order of iteration; None if that takes parts of a digit."""
+        if not self.order or index_map == BY_PLACE:
+            return index_map
+        if not isinstance(index_map, Access):
+            return reordered(index_map, self.order, self.numel)
+        digits = reordered(index_map.digits, self.order, self.numel)
+        terms = [term._replace(digits=reordered(term.digits, self.order, self.numel)) for term in index_map.terms]
+        if digits is None or any(term.digits is None for term in terms):
+            return None
+        return Access(index_map.fill, digits, tuple(terms))
+
     def split(self, digits: Digits) -> tuple[Runs, Runs] | None:
         """Digits of an operand as runs of columns and of lines (placement.py)."""
         return split(digits, self.channels, self.numel)
 
     @functools.lru_cache(1 << 12)  # noqa: B019  spaces are small
     def by_columns(self, access: Access) -> Access:
-        """The access with one term for all that varies along a row, if that is more than adjacent elements or one term,
-        and no such term varies along lines."""
+        """The access over the order of iteration, with one term for all that varies along a row, if that is more than
+        adjacent elements or one term, and no such term varies along lines."""
+        if self.order:
+            return replace(self, order=()).by_columns(self._iterated(access))
         if (runs := self.split(access.digits)) is None or self.channels > LONGEST_ROW:
             return access
         columns, lines = runs
@@ -264,10 +298,45 @@ class IterationSpace:
         term = term_of_columns(self.channels, columns, of_columns)
         return Access(access.fill, joined([(self.channels, 0), *lines]), (*others, term))
 
+    def adjacent(self, index_map: IndexMap) -> tuple[int, int] | None:
+        """How many columns of a strided operand a thread may read at once, 0 if it does not read by columns, and how
+        many of its elements are adjacent. None for other operands, and those that are constant along rows."""
+        if self.dense_kind(index_map) is not None:
+            return None
+        index_map = self._iterated(index_map)
+        if isinstance(index_map, Access):
+            return self._adjacent_of_access(index_map)
+        columns, lines = self.split(index_map)
+        if all(stride == 0 for _, stride in columns):
+            return None
+        if are_transposed(columns, lines):
+            packed = columns[0][0] if len(columns) > 1 else 1
+            return 0, packed * lines[0][0]
+        return columns[0][0], columns[0][0]
+
+    def _adjacent_of_access(self, access: Access) -> tuple[int, int]:
+        plain = replace(self, order=())
+        columns, lines = self.split(plain.by_columns(access).digits)
+        if any(stride for _, stride in columns):
+            return columns[0][0], columns[0][0]
+        return 0, lines[0][0] if plain.reads_lines(access) else ADJACENT  # most elements of a vector are read, then
+
+    def reads_lines(self, access: Access) -> bool:
+        """True if a kernel that reduces no rows reads elements of several lines of this operand at once
+        (csrc/program/accesses.cpp): they are adjacent, and columns are chosen by a map."""
+        access = self.by_columns(access)
+        runs = [self.split(term.digits) for term in access.terms]
+        of_columns = [any(stride for _, stride in columns) for columns, _ in runs]
+        count, stride = self.split(access.digits)[1][0]
+        if not (access.only_chooses and any(of_columns) and stride == 1 and count >= LEAST_TRANSPOSED):
+            return False
+        of_lines = [lines[0] for (_, lines), is_of in zip(runs, of_columns, strict=True) if not is_of]
+        return count % OF_TRANSPOSED == 0 and all(stride == 0 for _, stride in of_lines)
+
     def _placement_of_access(self, access: Access) -> Layout | None:
         """Layout of an access without its terms: of the elements, or of the lines if a term is of columns. Such a term
         is of all columns and of no lines, and kernels read its elements one by one."""
-        access = self.by_columns(access)
+        access = replace(self, order=()).by_columns(access)
         of_columns = 0
         for term in access.terms:
             if (runs := self.split(term.digits)) is None:
@@ -308,28 +377,6 @@ class IterationSpace:
         return Layout(sizes, tuple(math.prod(sizes[i + 1 :]) for i in range(len(sizes))), offset)
 
 
-def shaped(
-    space: IterationSpace, layouts: Iterable[Layout], operands: set[IndexMap], reductions: set[IndexMap]
-) -> IterationSpace:
-    """The space with the sizes of one of the four-dimensional tensors of these layouts, which then needs no view; the
-    space itself if there is none that fits."""
-    free = space.images == space.channels == 1 and not space.nhwc  # no operand is broadcast
-    for layout in layouts:
-        if len(layout.sizes) != 4 or layout.numel != space.numel:
-            continue
-        n, c, h, w = layout.sizes
-        for nhwc in (True, False):
-            same = (n * h * w, c, nhwc) == (space.images * space.pixels, space.channels, space.nhwc)
-            if not nhwc:
-                same = same and n == space.images
-            candidate = IterationSpace(n, c, h, w, nhwc)
-            if not (same or free) or min(c, h * w) == 1 or layout.strides != candidate.layout.strides:
-                continue
-            if fits(candidate, operands, reductions, transposes=True):
-                return candidate
-    return space
-
-
 def reduces_rows(numel: int, index_map: IndexMap | None) -> bool:
     """True if a reduction with this index map is better done row by row, so that its result is known while the row's
     elements are in registers: the rows are many enough for a GPU's processors, or short."""
@@ -360,7 +407,7 @@ def fits(
     operands = list(operands)
     kinds = {space.kind(operand) for operand in operands}
     has_maps = any(isinstance(operand, Access) for operand in operands)
-    if has_maps and ("transposed" in kinds or (reductions and space.channels > LONGEST_ROW)):
+    if has_maps and reductions and space.channels > LONGEST_ROW:
         return False
     if None in kinds or ("transposed" in kinds and not transposes):
         return False

@@ -1,4 +1,5 @@
-"""Placements of strided operands (csrc/program/placement.h): digits of index maps as runs of columns and lines."""
+"""Placements of strided operands (csrc/program/placement.h): digits of index maps as runs of columns and lines, and
+which of them kernels support."""
 
 from __future__ import annotations
 
@@ -8,22 +9,30 @@ from .layout import Layout
 Runs = list[tuple[int, int]]  # counts and strides, innermost first
 # Digits of a strided operand's rows and columns that kernels support (csrc/program/placement.h), and adjacent elements
 # that they read at once.
-MOST_OF_LINE, _OF_COLUMN, _ADJACENT = 6, 2, 8
-# Least number of adjacent rows and columns of a transposed tensor, and a divisor of these numbers.
-_LEAST_TRANSPOSED, _OF_TRANSPOSED = 8, 4
+MOST_OF_LINE, _OF_COLUMN, ADJACENT = 6, 2, 8
+# Least number of adjacent rows and columns of a transposed tensor, and a divisor of these numbers; and how many columns
+# may be adjacent, too.
+LEAST_TRANSPOSED, OF_TRANSPOSED = 8, 2
+_PACKED = 2, 4
 
 
 def are_read(columns: Runs) -> bool:
     """True if a program can read the columns of a row, given by their counts and strides."""
     count, stride = columns[0]
-    return stride == 1 and len(columns) <= _OF_COLUMN and (len(columns) == 1 or count % _ADJACENT == 0)
+    return stride == 1 and len(columns) <= _OF_COLUMN and (len(columns) == 1 or count % ADJACENT == 0)
 
 
 def are_transposed(columns: Runs, lines: Runs) -> bool:
-    """True if elements of successive rows are adjacent, and kernels can transpose so many rows and columns."""
-    if len(columns) != 1 or not lines or columns[0][1] < 2 or lines[0][1] != 1:
+    """True if elements of successive rows are adjacent, or pairs or fours of them, and kernels can transpose so many
+    rows and columns."""
+    packed = columns[0][0] if len(columns) == _OF_COLUMN and columns[0][1] == 1 else 1
+    if len(columns) != 1 + (packed > 1) or packed not in (1, *_PACKED) or not lines or lines[0][1] != packed:
         return False
-    return all(count >= _LEAST_TRANSPOSED and count % _OF_TRANSPOSED == 0 for count in (columns[0][0], lines[0][0]))
+    count, stride = columns[-1]
+    counts = packed * count, packed * lines[0][0]
+    if (packed == 1 and stride < 2) or lines[0][0] == 1:
+        return False
+    return all(count >= LEAST_TRANSPOSED and count % OF_TRANSPOSED == 0 for count in counts)
 
 
 def layout_of_runs(runs: Runs) -> Layout:

@@ -1,0 +1,98 @@
+"""Copy the source of a copy: of two copies in different orders of memory the second reads what the first one reads. The
+first is left out if only sums read it besides, which read the second.
+
+A model's gradient is copied so to the order of its input's strides, and a bias's gradient is the sum of the copy."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+
+from ..ir.digits import on_axes
+from ..ir.graph import Call, Graph, Operation, Reduce, Value, View
+from ..ir.iteration_space import find_space, without
+from ..ir.layout import Layout
+
+_contiguous = torch.ops.reformer._contiguous.default
+
+
+def copy_sources_once(graph: Graph) -> None:
+    """Replace copies of copies by copies of their sources, where that leaves out the first copy."""
+    readers = graph.readers()
+    instead: dict[Value, View] = {}
+    before, graph.operations = graph.operations, []
+    for operation in before:
+        graph.operations.append(operation)
+        if _is_copy(operation) and (second := _second(operation, readers)) is not None:
+            graph.operations.pop()
+            (value,), (result,) = operation.results, second.results
+            source = _in_source(second.operands[0].layout, operation)
+            layout = Layout.row_major(source.layout.sizes)
+            (copy,) = graph.add(Call(_contiguous, (source,), {}), [(layout, value.dtype, value.device)])
+            instead[result] = View(copy, result.layout)
+            for reader in readers[value]:
+                if isinstance(reader, Reduce):
+                    reader.input = View(copy, _relaid(reader.input.layout, second))
+    graph.substitute(instead)
+
+
+def _is_copy(operation: Operation | None) -> bool:
+    return isinstance(operation, Call) and operation.operator is _contiguous
+
+
+def _second(first: Operation, readers: dict[Value, list[Operation | None]]) -> Call | None:
+    """The only copy of a copy; None if there is none, or if something reads the first that can't read the second."""
+    (value,) = first.results
+    reading = readers.get(value, [])
+    copies = [reader for reader in reading if _is_copy(reader)]
+    if (
+        not value.layout.numel
+        or len(copies) != 1
+        or not copies[0].operands[0].is_full
+        or _in_source(copies[0].operands[0].layout, first) is None
+    ):
+        return None
+    others = [reader for reader in reading if reader is not copies[0]]
+    return copies[0] if all(isinstance(other, Reduce) and _can_read(other, copies[0]) for other in others) else None
+
+
+def _can_read(reduce: Reduce, copy: Call) -> bool:
+    layout = _relaid(reduce.input.layout, copy)
+    if layout is None or not layout.is_dense:
+        return False
+    return find_space(layout.numel, {((1, layout.numel),)}, {without(layout, reduce.over)}) is not None
+
+
+def _in_source(layout: Layout, first: Call) -> View | None:
+    """The elements of a copy that a view of it has, in the copy's source, with each dimension as one or several; None
+    if there is no such view."""
+    (value,), (source,) = first.results, first.operands
+    stride_of = dict(zip(value.layout.strides, source.layout.strides, strict=True))
+    axes = zip(value.layout.sizes, value.layout.strides, strict=True)
+    found = on_axes(axes, zip(layout.sizes, layout.strides, strict=True), layout.offset)
+    if found is None or layout.offset:
+        return None
+    parts = [part for of_dim in found[1] for part in reversed(of_dim)]
+    sizes = tuple(count for _, count, _ in parts)
+    strides = tuple(stride_of[axis] * each for axis, _, each in parts)
+    return View(source.value, Layout(sizes, strides, source.layout.offset))
+
+
+def _relaid(layout: Layout, copy: Call) -> Layout | None:
+    """The layout, in the result of a copy, of elements that have this layout in its source; None if they have none."""
+    copied, result = copy.operands[0].layout, copy.results[0].layout
+    stride_of = dict(zip(copied.strides, result.strides, strict=True))
+    axes = zip(copied.sizes, copied.strides, strict=True)
+    found = on_axes(axes, zip(layout.sizes, layout.strides, strict=True), layout.offset)
+    if found is None or layout.offset or layout.numel != math.prod(copied.sizes):
+        return None
+    strides = []
+    for parts in found[1]:
+        expected = first = stride_of[parts[0][0]] * parts[0][2] if parts else 0
+        for axis, count, each in parts:
+            if stride_of[axis] * each != expected:
+                return None
+            expected *= count
+        strides.append(first)
+    return Layout(layout.sizes, tuple(strides))
