@@ -35,16 +35,12 @@ void StitchWriter::mapped_elements(size_t i) {
         << "(const StitchArgs& p, int line, [[maybe_unused]] int column, To& to, const There& there) {\n"
            "    const long long at = "
         << place_text(placement(of)) << ";\n";
-  const auto place_of_line = [&](int32_t place) {
-    return "place<" + std::to_string(contents_.call.placements[size_t(place)].line_digits) + ", 0>(p.placed[" +
-           std::to_string(place) + "], line, 0)";
-  };
   const auto tap = [&](int m, const std::string& number) {
     const AxisMap& map = maps[m];
     const ProgramOperand& operand = contents_.inputs[map.input];
     const std::string position = map.by_column
                                      ? "static_cast<long long>(column + there.at(j)) * " + std::to_string(operand.width)
-                                     : place_of_line(operand.place);
+                                     : map_place_text(operand.place);
     return "const Tap tap" + std::to_string(m) + " = tap<" + (map.has_weights ? "true" : "false") + ">(" +
            in(map.input) + ", " + position + ", " + number + ");\n";
   };

@@ -43,6 +43,8 @@ class StitchWriter {
   }
   // Text of the address of an element by a placement, and of a row's number by a placement or without one.
   std::string place_text(int32_t number) const;
+  // Text of the place where the numbers of a table of lines begin, by the table's placement.
+  std::string map_place_text(int32_t number) const;
   std::string line_text(int32_t place) const { return place < 0 ? "line" : place_text(place); }
   // Text of a table, and of the number of its row according to its index at this line.
   std::string table_text(const ProgramNode& of) const;

@@ -61,6 +61,9 @@ class _Emitter:
             for value, _, index_map in group.inputs:
                 if isinstance(index_map, Access):
                     self.tables.add(index_map, group.space, value.device)
+            for value, index_map in group.copies.items():
+                if isinstance(index_map, Access):
+                    self.tables.add_targets(index_map, group.space, value.device)
         inputs = [*graph.inputs, *self.tables.values.values()]
         self.steps = plans.Plan(len(inputs))
         self.base: dict[Value, tuple[int, Layout]] = {}  # value -> number of its tensor, and the layout of that
