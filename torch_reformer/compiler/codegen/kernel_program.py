@@ -10,7 +10,8 @@ import torch
 from ... import program as p
 from ...program import Program
 from ...program import Value as Expression
-from ...program.mapped import Targets, map_of, mapped
+from ...program.mapped import Targets as ProgramTargets
+from ...program.mapped import map_of, mapped
 from ...program.row_sums import early_row_sum
 from ...runtime.sizes import Real
 from ..fusion.group import FusionGroup, full_map_of, inlined, is_channel_index
@@ -19,6 +20,7 @@ from ..ir.graph import Indexed, Map, Operation, Reduce, Value, View
 from ..ir.iteration_space import IndexMap, shaped, without
 from ..ir.kernel_limits import MOST_INPUTS, MOST_MAPS
 from ..ir.layout import Layout, span
+from ..ir.targets import Targets
 from . import size_constants
 from .map_tables import MapTables, table_of, table_of_targets
 
@@ -163,17 +165,17 @@ class KernelProgram:
             value, None if dtype == self.dtype and per == "full" else dtype, "element" if per == "full" else per
         )
         written = self.group.copies.get(operation.results[0])
-        if not isinstance(written, Access):
+        if not isinstance(written, Targets):
             return output
         return dataclasses.replace(output, targets=self._targets(written, operation.results[0].device))
 
-    def _targets(self, written: Access, device: torch.device) -> Targets:
+    def _targets(self, written: Targets, device: torch.device) -> ProgramTargets:
         """The places to which rows are written, whose table is an operand."""
         table, layout = table_of_targets(written, self.space, device)
         value = self.tables.values[table]
         name = next((name for name, (view, _) in self.tensors.items() if view.value is value), f"t{len(self.tensors)}")
         self.tensors[name] = View(value, value.layout), layout
-        return Targets(name, table.alignment)
+        return ProgramTargets(name, table.alignment)
 
     def _computed(self, operation: Operation, index_map: IndexMap) -> Expression:
         """Expression of an operation's result, read by this index map."""

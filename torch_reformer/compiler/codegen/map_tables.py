@@ -13,6 +13,7 @@ from ..ir.axis_map import Row
 from ..ir.graph import Value
 from ..ir.iteration_space import IterationSpace, Runs, layout_of_runs
 from ..ir.layout import Layout
+from ..ir.targets import Targets
 
 _MOST_ALIGNED = 16
 
@@ -81,11 +82,11 @@ def _is_run(places: list[int], length: int) -> bool:
     return places == ([-1] * length if first < 0 else [*range(first, first + length)])
 
 
-def table_of_targets(access: Access, space: IterationSpace, device: torch.device) -> tuple[MapTable, Layout]:
+def table_of_targets(targets: Targets, space: IterationSpace, device: torch.device) -> tuple[MapTable, Layout]:
     """Table of the targets of rows, and the layout in which a program gets it."""
-    (term,) = access.terms
-    table = MapTable(term.map.rows, term.stride, max(1, term.map.taps), False, device, has_targets=True)
-    return table, _of_lines(table, space.split(term.digits)[1])
+    places = targets.places
+    table = MapTable(places.rows, 1, max(1, places.taps), False, device, has_targets=True)
+    return table, _of_lines(table, space.split(targets.positions)[1])
 
 
 def table_of(term: Term, space: IterationSpace, device: torch.device) -> tuple[MapTable, Layout]:
@@ -118,9 +119,9 @@ class MapTables:
         for term in space.by_columns(access).terms:
             self._add(table_of(term, space, device)[0])
 
-    def add_targets(self, access: Access, space: IterationSpace, device: torch.device) -> None:
+    def add_targets(self, targets: Targets, space: IterationSpace, device: torch.device) -> None:
         """Add the table of targets of rows."""
-        self._add(table_of_targets(access, space, device)[0])
+        self._add(table_of_targets(targets, space, device)[0])
 
     def _add(self, table: MapTable) -> None:
         if table not in self.values:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from ..ir.access import Access
 from ..ir.graph import Indexed, Map, Operation, Random, Reduce, View, is_cast
 from ..ir.iteration_space import IndexMap, inverse, is_strided, without
-from ..ir.targets import has_zeros, is_bijective, targets_of
+from ..ir.targets import targets_of
 from .greedy import Fusion
 from .group import FusionGroup, same_kind
 
@@ -81,9 +81,9 @@ def _copy(group: FusionGroup) -> Copy | None:
     if isinstance(index_map, Access):
         whole = not source.layout.offset and source.layout.numel == source.value.layout.numel
         written = targets_of(index_map, source.value.layout.numel, numel) if whole else None
-        if written is None or (reduces and not is_bijective(written)):
+        if written is None or (reduces and not written.are_bijective):
             return None
-        if has_zeros(written) and not all(map(_keeps_zeros, operations)):
+        if written.have_zeros and not all(map(_keeps_zeros, operations)):
             return None
         columns = written.digits[0][1]
     else:
@@ -113,7 +113,7 @@ def _are_chain(operations: list[Map], source: View, index_map: IndexMap) -> bool
 
 
 def _keeps_zeros(operation: Map) -> bool:
-    return operation.name in _COPIES or is_cast(operation)
+    return isinstance(operation, Indexed) or operation.name in _COPIES or is_cast(operation)
 
 
 def _of_columns(operation: Reduce, columns: int) -> IndexMap | None:

@@ -8,6 +8,7 @@ from ..ir.access import Access
 from ..ir.gather import MOST_TABLES, Gather, gather_of
 from ..ir.graph import Value
 from ..ir.iteration_space import IterationSpace, fits
+from ..ir.targets import Targets
 from .greedy import Fusion
 from .group import FusionGroup, has_too_many_strided
 
@@ -41,7 +42,7 @@ def _space(group: FusionGroup, value: Value, gather: Gather) -> IterationSpace |
     if not group.anchor and group.numel % gather.columns == 0:
         spaces.append(IterationSpace(1, gather.columns, group.numel // gather.columns, 1, True))
     index_maps = [*(index_map for _, _, index_map in group.inputs), *group.copies.values()]
-    if any(isinstance(index_map, Access) for index_map in index_maps):
+    if any(isinstance(index_map, Access | Targets) for index_map in index_maps):
         return None  # tables and maps together may be more than a kernel supports
     for space in spaces:
         if group.anchor or (space != group.space and (group.copies or not group.supports(space))):

@@ -38,6 +38,7 @@ from ..ir.kernel_limits import (
     SMALL,
 )
 from ..ir.layout import Layout
+from ..ir.targets import Targets
 
 if TYPE_CHECKING:
     from ..ir.gather import Gather
@@ -58,8 +59,7 @@ class FusionGroup:
         inputs: the views that the group reads, by value, layout and index map.
         destinations: result -> existing tensor that gets it.
         reused: result -> input whose memory it takes.
-        copies: result -> index map by which it is written, where that is not the group's own order; an access has the
-            targets of rows (ir/targets.py).
+        copies: result -> index map by which it is written, where that is not the group's own order.
         sources: copy -> the group's result that it is computed from, where that is read through maps.
         parts: copy -> the slice of another tensor that it writes.
         transposed: key of a contiguous copy -> key of the transposed input that the group reads instead.
@@ -398,7 +398,8 @@ def has_too_many_strided(
         others: strided operands besides these.
     """
     read = [index_map for _, _, index_map in inputs]
-    maps = sum(len(index_map.terms) for index_map in (*read, *copies) if isinstance(index_map, Access))
+    maps = sum(len(index_map.terms) for index_map in read if isinstance(index_map, Access))
+    maps += sum(isinstance(index_map, Targets) for index_map in copies)
     strided = sum(map(space.is_strided, read)) + len(copies) + others
     return strided + maps > MOST_STRIDED or maps > MOST_MAPS
 

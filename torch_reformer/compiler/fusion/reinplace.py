@@ -7,7 +7,6 @@ from __future__ import annotations
 import torch
 from torch.utils.flop_counter import flop_registry
 
-from ..ir.access import Access
 from ..ir.graph import Call, Conv, ConvGrads, Map, Value, View
 from .greedy import Fusion
 from .group import FusionGroup, InputKey
@@ -98,7 +97,6 @@ def _same_place(group: FusionGroup, result: Value, key: InputKey, view: View) ->
     memory of the same layout, including zeros behind rows."""
     return (
         key[2] == group.copies.get(result, group.full_map)
-        and not isinstance(key[2], Access)
         and result.layout == view.layout
         and result.layout.numel == group.numel
         and result.dtype == view.value.dtype

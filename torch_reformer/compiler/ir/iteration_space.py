@@ -22,8 +22,9 @@ from .access import Access, access_of, term_of_columns
 from .digits import Digits, joined, with_strides
 from .graph import Indexed, Map, Random, View
 from .layout import Layout
+from .targets import Targets
 
-IndexMap = Digits | Access
+IndexMap = Digits | Access | Targets
 Runs = list[tuple[int, int]]
 BY_PLACE: IndexMap = ((-1, 1),)  # of a key of random numbers: each element has its own number
 # Elements of the longest row that a GPU's kernel keeps in registers while it reduces the row (stitch_launch.h), and
@@ -76,7 +77,7 @@ def is_strided(index_map: IndexMap) -> bool:
     return bool(index_map) and len(index_map[0]) == 3
 
 
-def inverse(index_map: IndexMap) -> IndexMap | None:
+def inverse(index_map: Digits) -> Digits | None:
     """Index map of the result's elements over the memory of a strided operand. None if the operand does not have each
     element of its memory once."""
     expected, runs = 1, []
@@ -176,7 +177,7 @@ class IterationSpace:
         if (kind := self.dense_kind(index_map)) is not None:
             return kind
         placement = self.placement(index_map)
-        if isinstance(index_map, Access):
+        if isinstance(index_map, Access | Targets):
             return None if placement is None else "full"
         if placement is None or placement.numel != self.numel:
             return None if placement is None else "row"
@@ -185,7 +186,7 @@ class IterationSpace:
     def dense_kind(self, index_map: IndexMap) -> str | None:
         """Kind of an operand that needs no placement: any but transposed; None for others."""
         c, p, n = self.channels, self.pixels, self.images
-        if isinstance(index_map, Access):
+        if isinstance(index_map, Access | Targets):
             return None
         if index_map == BY_PLACE:  # programs number the elements in NHWC order
             return "random" if self.nhwc or c == 1 or p == 1 else None
@@ -215,6 +216,8 @@ class IterationSpace:
             return None
         if isinstance(index_map, Access):
             return self._placement_of_access(index_map)
+        if isinstance(index_map, Targets):
+            return self._placement_of_targets(index_map)
         if (split := self.split(index_map)) is None:
             return None
         columns, lines = split
@@ -287,6 +290,16 @@ class IterationSpace:
             return None
         return layout_of_runs([*([] if is_row else columns), *lines])
 
+    def _placement_of_targets(self, targets: Targets) -> Layout | None:
+        """Layout of what is written without the places of the table, which are those of whole lines."""
+        split, positions = self.split(targets.digits), self.split(targets.positions)
+        if split is None or positions is None or any(stride for _, stride in positions[0]):
+            return None
+        columns, lines = split
+        if max(len(lines), len(positions[1])) > MOST_OF_LINE or not _are_read(columns):
+            return None
+        return layout_of_runs([*columns, *lines])
+
     def sizes_of(self, kind: str) -> tuple[int, ...]:
         """Sizes of an operand of this kind, without a placement."""
         return {
@@ -357,7 +370,7 @@ def fits(
         return False
     operands = list(operands)
     kinds = {space.kind(operand) for operand in operands}
-    has_maps = any(isinstance(operand, Access) for operand in operands)
+    has_maps = any(isinstance(operand, Access | Targets) for operand in operands)
     if has_maps and ("transposed" in kinds or (reductions and space.channels > LONGEST_ROW)):
         return False
     if None in kinds or ("transposed" in kinds and not transposes):
@@ -405,6 +418,10 @@ def _spaces(numel: int, index_map: IndexMap):
         return
     if isinstance(index_map, Access):
         yield from _spaces_of_access(numel, index_map)
+        return
+    if isinstance(index_map, Targets):
+        channels = index_map.digits[0][1]
+        yield IterationSpace(1, channels, numel // channels, 1, True)
         return
     inner, count = index_map[0][:2]
     if is_strided(index_map):  # rows are its first two digits, or the first, which is better than one row of all

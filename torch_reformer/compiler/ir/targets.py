@@ -1,8 +1,7 @@
 """Index maps by which kernels write copies that are read through maps of axes, as rolled windows are.
 
 A kernel that computes rows can store each at the place where the copy has it. The rows' places are a table
-(csrc/program/targets.h). As an access, it has one term, whose taps are all places of a row: of weight 1, or of weight 0
-for zeros, which a copy with pads has beside the rows; these are shared out among all rows."""
+(csrc/program/targets.h). Zeros, which a copy with pads has beside the rows, are shared out among all rows."""
 
 from __future__ import annotations
 
@@ -10,6 +9,7 @@ import functools
 import itertools
 import math
 from collections.abc import Iterable, Sequence
+from typing import NamedTuple
 
 from .access import Access, Term, fill_bits
 from .axis_map import AxisMap, Row
@@ -17,24 +17,50 @@ from .digits import Digits, Run, with_gaps
 
 MOST_TARGETS = 4  # of a row
 _MOST_POSITIONS = 1 << 16  # in a table
-_ZERO = fill_bits(0.0)
+_ZERO, _MARK = fill_bits(0.0), (-1,)
+
+
+class Targets(NamedTuple):
+    """Where a kernel stores each element of its result in a copy: the sum of its digits times their strides, and of the
+    places that the table has for its position, which is made of other digits.
+
+    Attributes:
+        mark: sorts these among other index maps.
+        places: of each position, those of a row, with weight 1, and those of zeros, with weight 0.
+    """
+
+    mark: tuple[int]
+    digits: Digits
+    positions: Digits
+    places: AxisMap
+
+    @property
+    def are_bijective(self) -> bool:
+        """True if the copy has each row once, and nothing else."""
+        return all(len(row) == 1 and row[0][1] == 1 for row in self.places.rows)
+
+    @property
+    def have_zeros(self) -> bool:
+        """True if the copy has zeros beside the rows."""
+        return self.places.has_weights
 
 
 @functools.lru_cache(1 << 10)
-def targets_of(access: Access, source: int, numel: int) -> Access | None:
+def targets_of(access: Access, source: int, numel: int) -> Targets | None:
     """Address of each element of a source in a copy that reads the source by `access`.
 
     Args:
         source, numel: elements of the dense source, and of the copy.
 
     Returns:
-        None if elements are summed or repeated along digits, if pads are not zeros, or if the table would be too large.
+        None if elements are summed or repeated along digits, if no rows of adjacent elements stay so, if pads are not
+        zeros, or if the table would be too large.
     """
     digits = [digit for digit in access.digits if digit[2] and digit[1] > 1]
     read = [digit for term in access.terms for digit in term.digits]
     axes = [(stride, count) for _, count, stride in digits]
     axes += [(term.stride, term.map.size) for term in access.terms if term.map.size > 1]
-    if not access.only_chooses or access.fill != _ZERO:
+    if not access.only_chooses or access.fill != _ZERO or (1, 1) not in ((digit[0], digit[2]) for digit in digits):
         return None
     if not _cover((digit[:2] for digit in (*digits, *read)), numel) or not _cover(axes, source):
         return None
@@ -45,19 +71,7 @@ def targets_of(access: Access, source: int, numel: int) -> Access | None:
         return None
     size = 1 + max((place for row in rows for place, _ in row), default=0)
     written = with_gaps([(stride, count, inner) for inner, count, stride in digits], source)
-    return Access(_ZERO, written, (Term(_digits(terms), AxisMap.of(size, rows), 1),))
-
-
-def is_bijective(targets: Access) -> bool:
-    """True if the copy has each row once, and nothing else."""
-    (term,) = targets.terms
-    return all(len(row) == 1 and row[0][1] == 1 for row in term.map.rows)
-
-
-def has_zeros(targets: Access) -> bool:
-    """True if the copy has zeros beside the rows."""
-    (term,) = targets.terms
-    return term.map.has_weights
+    return Targets(_MARK, written, _digits(terms), AxisMap.of(size, rows))
 
 
 def _cover(axes: Iterable[Run], numel: int) -> bool:
