@@ -39,6 +39,7 @@ StitchNeeds stitch_needs(const ProgramCall& call) {
                       [](const ProgramInput& input) { return input.kind == ProgramOp::random; }),
           lines_per_access(call),
           int(period),
+          program.maps > 0,
           reductions(Per::plane),
           reductions(Per::all)};
 }
