@@ -127,10 +127,12 @@ inline void choose_lanes(StitchConfig& config, const StitchNeeds& needs) {
   const int groups = ceil_div(config.args.width, config.count);
   // Elements per thread: fewer if elements need more registers, so that at least two blocks fit on a multiprocessor.
   const int most = std::clamp(std::min(64 / std::max(needs.bytes, 1), 48 / std::max(needs.numbers, 1)), 8, 32);
-  // Half as many again where no thread is idle then, as in rows of 96, 192 or 384 elements.
+  // Three groups of four where no thread is idle then, as in rows of 96, 192 or 384 elements: with four elements a
+  // thread, the instructions of a row, not its bytes, took the time. More would leave room for one block only.
+  constexpr int kMostWhole = 12;
   const auto fits = [&](int lanes, int vectors) {
     const int elements = vectors * config.count;
-    return elements <= most || (vectors * lanes == groups && 2 * elements <= 3 * most);
+    return elements <= most || (vectors * lanes == groups && elements <= kMostWhole);
   };
   // Within a warp minimise idle threads, then elements per thread; beyond a warp, the number of threads. Threads that
   // read 32 adjacent elements at once, or all their elements by few instructions, read few cache lines more than once.
