@@ -29,6 +29,7 @@ const char* name(ProgramOp kind) {
     case ProgramOp::mapped: return "mapped";
     case ProgramOp::places: return "places";
     case ProgramOp::weighted: return "weighted";
+    case ProgramOp::targets: return "targets";
     default: return "index";
   }
 }
@@ -130,7 +131,7 @@ Tensor operand(const char* op, size_t place, ProgramOp kind, const Tensor& tenso
     const int64_t numbers = tensor.numel(), positions = by_line ? numel(result) / result[1] : result[1];
     const int64_t each = positions ? numbers / positions : 0;
     const bool fits = each && each * positions == numbers && each <= kMostMapWidth &&
-                      (kind == ProgramOp::places || each % 2 == 0) && tensor.size(tensor.dim() - 1) == each;
+                      (kind != ProgramOp::weighted || each % 2 == 0) && (kind != ProgramOp::targets || by_line) && tensor.size(tensor.dim() - 1) == each;
     if (width && fits && by_line) placement = placement_of(tensor, each);
     if (!fits || (by_line ? !placement || placement->is_transposed() : !tensor.is_contiguous()))
       fail(op, argument(), " has size ", shown(tensor.sizes()), ", which is no map of the lines or columns of ",
@@ -264,7 +265,9 @@ struct Prepared {
       std::optional<Placement> placement;
       if (output.is_by_element() && into[i].dim() > 4 && into[i].numel() == like.numel() && width)
         placement = placement_of(into[i], width);
-      if (placement && placement->repeats()) placement.reset();
+      // Digits of lines that have targets have no strides of their own.
+      if (placement && placement->repeats() && output.targets < 0) placement.reset();
+      if (output.targets >= 0 && !placement) fail(op, "output ", allocated + i, " has targets, but no placement");
       const Stored type = call.stored_type(output);
       if ((!is_vector && !is_result && !placement) || into[i].scalar_type() != torch_type(type))
         fail(op, "output ", allocated + i, " can't be written to a tensor of size ", shown(into[i].sizes()),
@@ -286,6 +289,7 @@ struct Prepared {
       const Ints wanted = sizes_of(output, {sizes.data(), sizes.size()});
       const Stored type = call.stored_type(output);
       const Layout layout = output.is_by_element() ? call.shape.layout : Layout::nchw;
+      if (output.targets >= 0 && i < allocated) fail("stitch", "output ", i, " has targets, but nothing to write to");
       if (i >= allocated && call.outputs[i]) {
         outputs.push_back(into[i - allocated]);
       } else if (spare && output.is_by_element() && type == call.type) {
@@ -327,6 +331,8 @@ std::vector<Tensor> run(const char* op, Prepared& prepared, const Tensor& acc, c
   const bool of_rows = call.program.needs_rows || call.program.tables;
   const bool has_kernel =
       acc.is_cpu() ? !call.program.has_heights && (!of_rows || call.shape.rows_are_lines()) : plan != nullptr;
+  for (const ProgramOutput& output : call.program.outputs)
+    if (output.targets >= 0 && (is_empty || !has_kernel)) fail(op, "no kernel stores rows to targets here");
   if (is_empty || !has_kernel) return run_unfused(call.program, acc, tensors, into);
   prepared.allocate_outputs(acc, reusable ? &acc : nullptr, into);
   if (plan) {

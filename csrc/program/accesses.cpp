@@ -132,7 +132,8 @@ Accesses::Accesses(const ProgramCall& call) : elements(most(call)), acc(elements
     if (const int32_t place = call.place_of_output(i); output.is_by_element() && !is_transposed(place)) {
       has_vectors = true;
       const int64_t size = element_size(call.stored_type(output));
-      elements = aligned(elements, places_of(call, place < 0 ? nullptr : call.outputs[i], place, size), size);
+      const uint64_t places = places_of(call, place < 0 ? nullptr : call.outputs[i], place, size);
+      elements = aligned(elements, output.targets < 0 ? places : places | uint64_t(output.alignment * size), size);
     }
   }
   const auto read = [&](uint64_t places, int64_t size) {

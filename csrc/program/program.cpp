@@ -44,7 +44,7 @@ ProgramNode read_node(CodeReader& reader, int64_t place, std::vector<ProgramInpu
   return node;
 }
 
-ProgramOutput read_output(CodeReader& reader, int64_t nodes) {
+ProgramOutput read_output(CodeReader& reader, int64_t nodes, const std::vector<ProgramInput>& inputs) {
   ProgramOutput output{};
   output.kind = Reduction(reader.next(0, int64_t(Reduction::moments), "an unknown output"));
   output.per = Per(reader.next(0, int64_t(Per::height), "an unknown reduction"));
@@ -57,6 +57,14 @@ ProgramOutput read_output(CodeReader& reader, int64_t nodes) {
   if (output.kind == Reduction::moments && output.type != Stored::result)
     reader.malformed("moments of a data type of their own");
   output.factor = int32_t(reader.next(-1, nodes - 1, "a factor of no value"));
+  // As the attribute of a mapped tensor: the input in 16 bits, and the logarithm of the alignment.
+  const int64_t targets = reader.next(-1, 4 << 16 | 0xffff, "an alignment of too many elements");
+  output.targets = targets < 0 ? -1 : int32_t(targets & 0xffff);
+  output.alignment = targets < 0 ? 16 : 1 << (targets >> 16);
+  if (targets < 0) return output;
+  if (output.targets >= int32_t(inputs.size()) || inputs[size_t(output.targets)].kind != ProgramOp::targets)
+    reader.malformed("an input of another kind");
+  if (!output.is_by_element()) reader.malformed("targets of something else than elements");
   return output;
 }
 
@@ -87,22 +95,23 @@ Program Program::decode(const int64_t* code, int64_t size) {
   int64_t mapped = -1;  // the mapped tensor whose maps follow
   for (int64_t i = 0; i < inputs; ++i) {
     const auto kind =
-        ProgramOp(reader.next(int64_t(ProgramOp::full), int64_t(ProgramOp::weighted), "an unknown kind of input"));
+        ProgramOp(reader.next(int64_t(ProgramOp::full), int64_t(ProgramOp::targets), "an unknown kind of input"));
     if ((kind == ProgramOp::index) != is_of_table)
       reader.malformed("a table without its index, or one without a table");
     is_of_table = kind == ProgramOp::table;
     program.tables += is_of_table;
-    mapped = is_map(kind) ? mapped : kind == ProgramOp::mapped ? i : -1;
-    if (is_map(kind)) {
+    const bool is_of_axis = is_map(kind) && kind != ProgramOp::targets;
+    mapped = is_of_axis ? mapped : kind == ProgramOp::mapped ? i : -1;
+    program.maps += is_map(kind);
+    if (is_of_axis) {
       if (mapped < 0 || ++program.inputs[size_t(mapped)].maps > kMostMapsOfTensor)
         reader.malformed("a map without its tensor, or too many");
-      ++program.maps;
     }
     program.inputs.push_back({kind, is_of_table || kind == ProgramOp::index ? program.tables - 1 : -1});
   }
   if (is_of_table) reader.malformed("a table without its index");
   for (int64_t i = 0; i < nodes; ++i) program.nodes.push_back(read_node(reader, i, program.inputs));
-  for (int64_t i = 0; i < outputs; ++i) program.outputs.push_back(read_output(reader, nodes));
+  for (int64_t i = 0; i < outputs; ++i) program.outputs.push_back(read_output(reader, nodes, program.inputs));
   if (!reader.done()) reader.malformed("something follows it");
   for (size_t i = 0; i < program.outputs.size(); ++i) {
     const auto same = [&](size_t j) { return program.outputs[i].reduces_like(program.outputs[j]); };

@@ -33,7 +33,8 @@ constexpr ProgramOpEntry kProgramOps[] = {
 };
 constexpr int kProgramOpCount = int(sizeof(kProgramOps) / sizeof(kProgramOps[0]));
 constexpr int operands(ProgramOp op) { return kProgramOps[int(op)].operands; }
-constexpr bool is_map(ProgramOp op) { return op == ProgramOp::places || op == ProgramOp::weighted; }
+// Tables of int32 numbers: of a mapped tensor's axes, or of the places to which rows are stored.
+constexpr bool is_map(ProgramOp op) { return op >= ProgramOp::places && op <= ProgramOp::targets; }
 constexpr bool reduces_row(ProgramOp op) { return op == ProgramOp::row_sum || op == ProgramOp::row_max; }
 
 enum class Reduction : uint8_t { none, sum, max, moments };
@@ -63,9 +64,9 @@ struct ProgramNode {
 };
 
 // Each table is followed by its index, which has, for each row of the result, the number of one of the table's rows. A
-// mapped tensor is followed by the maps of its axes (axis_maps.h).
+// mapped tensor is followed by the maps of its axes (axis_maps.h). Targets belong to outputs (targets.h).
 struct ProgramInput {
-  ProgramOp kind;      // full to weighted
+  ProgramOp kind;      // full to targets
   int32_t table = -1;  // of a table and its index: number of the table among all tables
   int32_t maps = 0;    // of a mapped tensor: how many maps follow it
   // A power of two that divides all places of a mapped tensor's maps and, if a map is of columns, their number: so many
@@ -79,6 +80,9 @@ struct ProgramOutput {
   int32_t node;
   Stored type;     // of the tensor; `result`: as ProgramCall::stored_type() says
   int32_t factor;  // of a sum per channel: the node that multiplies it, which depends on the channel only; or -1
+  // Of what is stored by element: the input that has the rows' places (targets.h), or -1; and a power of two that divides
+  // all places.
+  int32_t targets, alignment;
 
   bool is_by_element() const { return kind == Reduction::none && per == Per::element; }
   bool is_by_channel() const { return kind == Reduction::none && per == Per::channel; }

@@ -37,7 +37,7 @@ def _with_sizes(tensor: Tensor, kind: str, acc: Tensor) -> Tensor:
     if tensor.dim() <= 4:
         return tensor
     n, k, h, w = acc.shape
-    if kind in ("mapped", *MAPS):  # the interpreter reads their memory
+    if kind in ("mapped", "targets", *MAPS):  # the interpreter reads their memory
         return tensor
     if kind in ("row", "index"):
         return tensor.reshape(n, h, w)

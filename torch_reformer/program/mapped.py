@@ -54,6 +54,31 @@ class Mapped(NamedTuple):
         return Mapped(names[input], maps, nowhere, 1 << log_alignment)
 
 
+class Targets(NamedTuple):
+    """Where the rows of an output are stored (csrc/program/targets.h). The call passes a tensor to write to, as a view
+    of five or more dimensions, and the table as it passes a table of rows.
+
+    Attributes:
+        name: of the int32 table.
+        alignment: a power of two, at most 16, that divides all places.
+    """
+
+    name: str
+    alignment: int = 1
+
+    def __str__(self) -> str:
+        return f"to {self.name} {self.alignment}"
+
+    def encode(self, input: int) -> int:
+        """The targets as a number of a program's code; input: the number of the table among the inputs."""
+        return input | (self.alignment.bit_length() - 1) << 16
+
+    @staticmethod
+    def decode(number: int, names: list[str]) -> Targets:
+        """The targets with this code, in a program whose inputs have these names."""
+        return Targets(names[number & 0xFFFF], 1 << (number >> 16))
+
+
 MAPS = ("places", "weighted")
 
 

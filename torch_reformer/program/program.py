@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 import torch
 
 from ..runtime.sizes import Real, bits_of_double
-from .mapped import MAPS, Mapped, map_of
+from .mapped import MAPS, Mapped, Targets, map_of
 from .operations import INPUTS, NUMBER, OUTPUTS, PER, ROW_REDUCTIONS
 from .values import Number, Value, as_value, in_order, index_of, varies
 
@@ -33,6 +33,7 @@ class Output:
     dtype: torch.dtype | None = None
     # factors multiply each term of a sum, not the sum: an infinite factor turns zero terms into NaN
     term_by_term: bool = False
+    targets: Targets | None = None  # of what is stored by element; None: the result's own places
 
     @property
     def is_by_element(self) -> bool:
@@ -41,7 +42,9 @@ class Output:
 
     @property
     def has_derivative(self) -> bool:
-        return self.kind != "store" or (self.per not in ("channel", "plane") and self.dtype != torch.bool)
+        if self.kind != "store":
+            return True
+        return self.per not in ("channel", "plane") and self.dtype != torch.bool and self.targets is None
 
 
 def store(value: Value | Number, dtype: torch.dtype | None = None, per: str = "element") -> Output:
@@ -80,8 +83,8 @@ def _reduction(kind: str, value: Value | Number, per: str, dtype: torch.dtype | 
 
 def sum(value: Value | Number, per: str = "channel", dtype: torch.dtype | None = None) -> Output:
     """Sum of a value over each channel (``[K]``), each row (``[N, H, W]``), each plane (``[N, K]``), each channel at
-    each height (``[H, K]``) or everything (``[]``). The sum is computed in fp32, or fp64 if the result is, and stored in
-    that type or in another floating-point `dtype`. The order of additions is fixed. A factor that is constant within a
+    each height (``[H, K]``) or everything (``[]``). The sum is computed in fp32, or fp64 if the result is, and stored
+    in that type or in another floating-point `dtype`. The order of additions is fixed. A factor that is constant within a
     channel may multiply the sum instead of each term; results differ where the factor is infinite or the sum
     overflows."""
     return _reduction("sum", value, per, dtype)
@@ -130,12 +133,16 @@ class Program:
                 kinds[index_of(node.name)] = "index"
             elif node.op == "mapped":
                 kinds |= {map_of(node.name, i): kind for i, kind in enumerate(node.attribute.maps)}
-            for name, kind in kinds.items():
-                if self.inputs.setdefault(name, kind) != kind:
-                    raise ValueError(f"program: {name!r} is both {self.inputs[name]} and {kind}")
+            self._add_inputs(kinds)
+        self._add_inputs({output.targets.name: "targets" for output in outputs if output.targets})
         self.names, self.kinds = tuple(self.inputs), tuple(self.inputs.values())
         self.text = self._text()
         self.code = self._code()
+
+    def _add_inputs(self, kinds: dict[str, str]) -> None:
+        for name, kind in kinds.items():
+            if self.inputs.setdefault(name, kind) != kind:
+                raise ValueError(f"program: {name!r} is both {self.inputs[name]} and {kind}")
 
     @property
     def has_acc(self) -> bool:
@@ -181,14 +188,16 @@ class Program:
                 words.append(str(output.dtype).removeprefix("torch."))
             if output.term_by_term:
                 words.append("term_by_term")
+            if output.targets is not None:
+                words.append(str(output.targets))
             lines.append(" ".join(words) + "\n")
         return "".join(lines)
 
     def _code(self) -> tuple[int, ...]:
         """Encode the program as integers for the operators: the number of inputs, nodes and outputs; the kind of each
         input; for each node the operation, three operands (-1: none) and the input's index, the bits of a double or a
-        mapped tensor's code; for
-        each output the kind, per, node, data type, and the node by which a sum is multiplied (-1: none)."""
+        mapped tensor's code; for each output the kind, per, node, data type, the node by which a sum is multiplied
+        (-1: none), and the code of its targets (-1: none)."""
         split = [factored(output) for output in self.outputs]
         nodes, number = _numbered([value for pair in split for value in pair if value is not None])
         code = [len(self.names), len(nodes), len(self.outputs)]
@@ -207,6 +216,7 @@ class Program:
         for output, (value, factor) in zip(self.outputs, split, strict=True):
             code += [OUTPUTS.index(output.kind), PER.index(output.per), number[id(value)], _STORED[output.dtype]]
             code.append(-1 if factor is None else number[id(factor)])
+            code.append(output.targets.encode(self.names.index(output.targets.name)) if output.targets else -1)
         return tuple(code)
 
 
@@ -267,11 +277,12 @@ def decode(code: tuple[int, ...]) -> Program:
             values.append(Value(op, *operands, attribute=attribute))
         at += 5 * nodes
         results = []
-        for kind, per, node, dtype, factor in zip(*[iter(code[at:])] * 5, strict=True):
+        for kind, per, node, dtype, factor, targets in zip(*[iter(code[at:])] * 6, strict=True):
             value = values[node] if factor < 0 else values[node] * values[factor]
             output = Output(OUTPUTS[kind], value, PER[per], _TYPES[dtype])
             # If the code has no factor, there was none, or it has to stay in each term.
-            results.append(replace(output, term_by_term=factor < 0 and factored(output)[1] is not None))
+            output = replace(output, term_by_term=factor < 0 and factored(output)[1] is not None)
+            results.append(output if targets < 0 else replace(output, targets=Targets.decode(targets, names)))
         program = Program(*results, inputs=dict(zip(names, kinds, strict=True)))
     except (IndexError, KeyError, TypeError, ValueError, struct.error) as error:
         raise ValueError(f"program: these numbers are no program's code: {list(code)}") from error

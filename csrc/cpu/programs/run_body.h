@@ -325,7 +325,13 @@ class Unit {
       const S* const from = value(steps_.by_element(output.node));
       if (const int32_t place = call_.place_of_output(i); place >= 0) {
         each_placed(place, [&](int64_t j, int64_t at, int64_t count) {
-          write(call_.outputs[i], call_.stored_type(output), at, from + j, count);
+          each_target(call_, output, first_line() + j / width_, [&](int64_t target, bool is_row) {
+            const Stored type = call_.stored_type(output);
+            if (is_row) return write(call_.outputs[i], type, at + target, from + j, count);
+            constexpr S zeros[kBlock] = {};
+            for (int64_t k = 0; k < count; k += kBlock)
+              write(call_.outputs[i], type, at + target + k, zeros, std::min(kBlock, count - k));
+          });
         });
         continue;
       }

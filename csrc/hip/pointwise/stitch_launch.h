@@ -128,6 +128,13 @@ inline void choose_lanes(StitchConfig& config, const StitchNeeds& needs) {
   const int groups = ceil_div(config.args.width, config.count);
   // Elements per thread: fewer if elements need more registers, so that at least two blocks fit on a multiprocessor.
   const int most = std::clamp(std::min(64 / std::max(needs.bytes, 1), 48 / std::max(needs.numbers, 1)), 8, 32);
+  // Three groups of four where no thread is idle then, as in rows of 96, 192 or 384 elements: with four elements a
+  // thread, the instructions of a row, not its bytes, took the time. More would leave room for one block only.
+  constexpr int kMostWhole = 12;
+  const auto fits = [&](int lanes, int vectors) {
+    const int elements = vectors * config.count;
+    return elements <= most || (vectors * lanes == groups && elements <= kMostWhole);
+  };
   // Within a warp minimise idle threads, then elements per thread; beyond a warp, the number of threads. Threads that
   // read 32 adjacent elements at once, or all their elements by few instructions, read few cache lines more than once.
   constexpr int kFew = 4, kLeastLanes = 8;
@@ -139,11 +146,12 @@ inline void choose_lanes(StitchConfig& config, const StitchNeeds& needs) {
     const int vectors = ceil_div(groups, lanes), along = config.count * lanes;
     const bool reads_lines = along >= std::min(32, config.args.width) || (vectors <= kFew && lanes >= kLeastLanes);
     const bool is_better = several_rows ? vectors * lanes <= least : vectors * lanes < least;
-    if (reads_lines && vectors * config.count <= most && is_better)
+    if (reads_lines && fits(lanes, vectors) && is_better)
       least = vectors * lanes, config.lanes = lanes, config.vectors = vectors;
   }
   for (int lanes = 64; !config.lanes && lanes <= kStitchMostLanes; lanes *= 2)
-    if (ceil_div(groups, lanes) * config.count <= most) config.lanes = lanes, config.vectors = ceil_div(groups, lanes);
+    if (const int vectors = ceil_div(groups, lanes); fits(lanes, vectors))
+      config.lanes = lanes, config.vectors = vectors;
 }
 
 // Rows that are too long for registers are kept in shared memory if that has room for two rows, so that one is read
@@ -204,6 +212,9 @@ inline void launch_rows(StitchConfig& config, const ProgramShape& shape, const S
   config.launch.blocks_x = uint32_t(config.args.blocks);
 }
 
+// Lines of a thread whose loads are in flight at once (Elements::kUnroll in stitch.hip).
+inline int lines_at_once(const StitchNeeds& needs) { return needs.loaded > 1 ? 2 : 4; }
+
 // At most 1 << most_across threads of a block share a line.
 inline void launch_lines(StitchConfig& config, const ProgramShape& shape, const StitchNeeds& needs, int multiprocessors,
                          int most_across) {
@@ -217,6 +228,9 @@ inline void launch_lines(StitchConfig& config, const ProgramShape& shape, const 
     a.image_lines = a.lines / images;
     // At least two lines per thread are in flight at once. A few blocks more than run at once would take twice as long.
     a.image_parts = std::clamp(ceil_div(a.image_lines, lines * 2), 1, std::max(1, wanted / (blocks_y * images)));
+    // A load through maps waits for its tables and for arithmetic: other blocks' stores have to fill the time, so there
+    // are as many as registers allow, one after another.
+    if (needs.maps && !needs.reductions) a.image_parts = ceil_div(a.image_lines, lines * lines_at_once(needs));
     // Memory that a block reads again after a period is in its first-level cache if all its lines have the same phase.
     const int parts = config.images || needs.period % lines ? 0 : needs.period / lines;
     const int more = parts ? a.image_parts % parts : 0;

@@ -321,6 +321,16 @@ DEVICE Tap tap(const void* map, long long position, int i) {
   if constexpr (kWeights) return {numbers[2 * i], bits_to_float(unsigned(numbers[2 * i + 1]))};
   return {numbers[i], 1.0f};
 }
+// Calls store(place, is_row) for each target of a line (program/targets.h), whose numbers begin at this position.
+template <int kTargets, class Store>
+DEVICE void each_target(const void* targets, long long position, const Store& store) {
+  int numbers[kTargets];
+  UNROLL
+  for (int i = 0; i < kTargets; ++i) numbers[i] = static_cast<const int*>(targets)[position + i];
+  UNROLL
+  for (int i = 0; i < kTargets; ++i)
+    if (const int target = numbers[i]; target != -1) store(target < 0 ? -2 - target : target, target >= 0);
+}
 // Sums of a mapped tensor's elements, as Held is for elements. An element that is not there is read all the same, and
 // changes nothing.
 template <int kCount>

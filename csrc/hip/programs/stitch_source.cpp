@@ -240,16 +240,26 @@ void StitchWriter::store() {
     const Stored type = contents_.call.stored_type(output);
     const int32_t place = contents_.call.place_of_output(contents_.stored[i]);
     if (contents_.is_transposed(place)) continue;  // Transposed writes it
-    const std::string at = place < 0 ? "at" : place_text(place);
+    const bool has_targets = output.targets >= 0;
+    const std::string at = place < 0 ? "at" : place_text(place) + (has_targets ? " + target" : "");
+    const std::string from = has_targets ? "row" : "from[" + std::to_string(i) + "]";
     body_ << "    ";
     if (has_result) body_ << "if constexpr (kAll || kResult != " << i << ") ";
+    if (has_targets) {
+      const ProgramOperand& targets = contents_.inputs[size_t(output.targets)];
+      body_ << "each_target<" << targets.width << ">(p.in[" << output.targets << "], " << place_of_line(targets.place)
+            << ", [&](int target, bool is_row) {\n    float row[kCount];\n    UNROLL\n"
+               "    for (int j = 0; j < kCount; ++j) row[j] = is_row ? from["
+            << i << "][j] : 0.0f;\n    ";
+    }
     if (type == Stored::mask)
-      body_ << "write_mask<kCount>(p.out[" << contents_.stored[i] << "], " << at << ", from[" << i << "], there);\n";
+      body_ << "write_mask<kCount>(p.out[" << contents_.stored[i] << "], " << at << ", " << from << ", there);\n";
     else
       body_ << (node(output.node).op == ProgramOp::acc && type == contents_.result ? unless_there(contents_.stored[i])
                                                                                    : "")
-            << "write<" << type_name(type) << ", kCount>(p.out[" << contents_.stored[i] << "], " << at << ", from[" << i
-            << "], there);\n";
+            << "write<" << type_name(type) << ", kCount>(p.out[" << contents_.stored[i] << "], " << at << ", " << from
+            << ", there);\n";
+    if (has_targets) body_ << "    });\n";
   }
   body_ << "  }\n";
 }

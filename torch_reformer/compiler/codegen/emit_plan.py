@@ -17,6 +17,7 @@ from ..ir.graph import Call, Casts, Conv, ConvGrads, Graph, Operation, Typed, Va
 from ..ir.iteration_space import IterationSpace
 from ..ir.layout import Layout
 from ..ir.stages import blamed
+from ..ir.targets import Targets
 from .kernel_program import KernelProgram
 from .map_tables import MapTable, MapTables
 
@@ -61,6 +62,9 @@ class _Emitter:
             for value, _, index_map in group.inputs:
                 if isinstance(index_map, Access):
                     self.tables.add(index_map, group.space, value.device)
+            for value, index_map in group.copies.items():
+                if isinstance(index_map, Targets):
+                    self.tables.add_targets(index_map, group.space, value.device)
         inputs = [*graph.inputs, *self.tables.values.values()]
         self.steps = plans.Plan(len(inputs))
         self.base: dict[Value, tuple[int, Layout]] = {}  # value -> number of its tensor, and the layout of that

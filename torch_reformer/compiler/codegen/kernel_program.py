@@ -10,6 +10,7 @@ import torch
 from ... import program as p
 from ...program import Program
 from ...program import Value as Expression
+from ...program.mapped import Targets as ProgramTargets
 from ...program.mapped import map_of, mapped
 from ...program.row_sums import early_row_sum
 from ...runtime.sizes import Real
@@ -19,8 +20,9 @@ from ..ir.graph import Indexed, Map, Operation, Reduce, Value, View
 from ..ir.iteration_space import IndexMap, IterationSpace, fits, without
 from ..ir.kernel_limits import MOST_INPUTS, MOST_MAPS
 from ..ir.layout import Layout, span
+from ..ir.targets import Targets
 from . import size_constants
-from .map_tables import MapTables, table_of
+from .map_tables import MapTables, table_of, table_of_targets
 
 
 class KernelProgram:
@@ -133,7 +135,8 @@ class KernelProgram:
         """Kind of an operation's result: "full", or one number per "row" or "channel"."""
         if operation in self.group.per_row:
             return "row"
-        return "full" if operation.results[0].layout.numel == self.space.numel else "channel"
+        (result,) = operation.results
+        return "full" if result in self.group.copies or result.layout.numel == self.space.numel else "channel"
 
     def _reduced_to(self, operation: Reduce) -> str:
         """Kind of a reduction's result that is complete after the kernel: "channel", "plane", "height" or "scalar"."""
@@ -161,9 +164,21 @@ class KernelProgram:
         index_map = {"full": self.full_map, "channel": self.space.channel_map, "row": self.group.rows}[per]
         value = self._computed(operation, index_map)
         dtype = operation.results[0].dtype
-        return p.store(
+        output = p.store(
             value, None if dtype == self.dtype and per == "full" else dtype, "element" if per == "full" else per
         )
+        written = self.group.copies.get(operation.results[0])
+        if not isinstance(written, Targets):
+            return output
+        return dataclasses.replace(output, targets=self._targets(written, operation.results[0].device))
+
+    def _targets(self, written: Targets, device: torch.device) -> ProgramTargets:
+        """The places to which rows are written, whose table is an operand."""
+        table, layout = table_of_targets(written, self.space, device)
+        value = self.tables.values[table]
+        name = next((name for name, (view, _) in self.tensors.items() if view.value is value), f"t{len(self.tensors)}")
+        self.tensors[name] = View(value, value.layout), layout
+        return ProgramTargets(name, table.alignment)
 
     def _computed(self, operation: Operation, index_map: IndexMap) -> Expression:
         """Expression of an operation's result, read by this index map."""

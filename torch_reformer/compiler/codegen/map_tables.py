@@ -13,19 +13,22 @@ from ..ir.axis_map import Row
 from ..ir.graph import Value
 from ..ir.iteration_space import IterationSpace
 from ..ir.layout import Layout
-from ..ir.placement import layout_of_runs
+from ..ir.placement import Runs, layout_of_runs
+from ..ir.targets import Targets
 
 _MOST_ALIGNED = 16
 
 
 class MapTable(NamedTuple):
-    """Numbers of a map for each position: places in elements (-1: none), or pairs of a place and a weight's bits."""
+    """Numbers of a map for each position: places in elements (-1: none), or pairs of a place and a weight's bits; or
+    targets of rows (ir/targets.py)."""
 
     rows: tuple[Row, ...]
     stride: int
     taps: int
     has_weights: bool
     device: torch.device
+    has_targets: bool = False
 
     @property
     def layout(self) -> Layout:
@@ -39,14 +42,16 @@ class MapTable(NamedTuple):
     @property
     def kind(self) -> str:
         """Kind of the program's input (program/mapped.py)."""
-        return "weighted" if self.has_weights else "places"
+        return "targets" if self.has_targets else "weighted" if self.has_weights else "places"
 
     def tensor(self) -> torch.Tensor:
         """The table, on the CPU."""
         numbers: list[int] = []
         for row in self.rows:
             for place, weight in (*row, *[(None, 0.0)] * (self.taps - len(row))):
-                numbers.append(-1 if place is None else place * self.stride)
+                number = -1 if place is None else place * self.stride
+                # Where zeros are stored: csrc/program/targets.h.
+                numbers.append(-2 - number if self.has_targets and place is not None and not weight else number)
                 if self.has_weights:
                     numbers += struct.unpack("<i", struct.pack("<f", weight))
         return torch.tensor(numbers, dtype=torch.int32).view(self.layout.sizes)
@@ -78,6 +83,13 @@ def _is_run(places: list[int], length: int) -> bool:
     return places == ([-1] * length if first < 0 else [*range(first, first + length)])
 
 
+def table_of_targets(targets: Targets, space: IterationSpace, device: torch.device) -> tuple[MapTable, Layout]:
+    """Table of the targets of rows, and the layout in which a program gets it."""
+    places = targets.places
+    table = MapTable(places.rows, 1, max(1, places.taps), False, device, has_targets=True)
+    return table, _of_lines(table, space.split(targets.positions)[1])
+
+
 def table_of(term: Term, space: IterationSpace, device: torch.device) -> tuple[MapTable, Layout]:
     """Table of a term in an iteration space, and the layout in which a program gets it."""
     columns, lines = space.split(term.digits)
@@ -88,8 +100,13 @@ def table_of(term: Term, space: IterationSpace, device: torch.device) -> tuple[M
     table = MapTable(rows, term.stride, max(1, term.map.taps), term.map.has_weights, device)
     if of_columns:
         return table, table.layout
+    return table, _of_lines(table, lines)
+
+
+def _of_lines(table: MapTable, lines: Runs) -> Layout:
+    """Layout with the numbers of each line, whose position has these digits."""
     width = table.width
-    return table, layout_of_runs([(width, 1), *((count, stride * width) for count, stride in lines)])
+    return layout_of_runs([(width, 1), *((count, stride * width) for count, stride in lines)])
 
 
 class MapTables:
@@ -101,6 +118,12 @@ class MapTables:
     def add(self, access: Access, space: IterationSpace, device: torch.device) -> None:
         """Add the tables of an access."""
         for term in space.by_columns(access).terms:
-            table, _ = table_of(term, space, device)
-            if table not in self.values:
-                self.values[table] = Value(-1, table.layout, torch.int32, device)
+            self._add(table_of(term, space, device)[0])
+
+    def add_targets(self, targets: Targets, space: IterationSpace, device: torch.device) -> None:
+        """Add the table of targets of rows."""
+        self._add(table_of_targets(targets, space, device)[0])
+
+    def _add(self, table: MapTable) -> None:
+        if table not in self.values:
+            self.values[table] = Value(-1, table.layout, torch.int32, table.device)

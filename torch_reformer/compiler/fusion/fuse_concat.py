@@ -157,7 +157,7 @@ def _write(fusion: Fusion, group: FusionGroup, call: Call, view: View, part: Vie
     if not is_strided(index_map) or not same_kind(group, [operation]):
         return False
     fusion.place_of[operation] = fusion.place_of[call]
-    if not add(fusion, group, Copy(operation, source.maker, index_map, [], 1), [operation]):
+    if not add(fusion, group, Copy([operation], operation.inputs[0], index_map)):
         return False
     group.parts[value] = part
     return True

@@ -8,7 +8,7 @@ from ..ir.access import Access
 from ..ir.gather import MOST_TABLES, Gather, gather_of
 from ..ir.graph import Value
 from ..ir.iteration_space import IterationSpace, fits
-from ..ir.kernel_limits import MOST_STRIDED
+from ..ir.targets import Targets
 from .greedy import Fusion
 from .group import FusionGroup, has_too_many_strided
 
@@ -41,7 +41,8 @@ def _space(group: FusionGroup, value: Value, gather: Gather) -> IterationSpace |
     spaces = [group.space]
     if not group.anchor and group.numel % gather.columns == 0:
         spaces.append(IterationSpace(1, gather.columns, group.numel // gather.columns, 1, True))
-    if any(isinstance(index_map, Access) for _, _, index_map in group.inputs):
+    index_maps = [*(index_map for _, _, index_map in group.inputs), *group.copies.values()]
+    if any(isinstance(index_map, Access | Targets) for index_map in index_maps):
         return None  # tables and maps together may be more than a kernel supports
     for space in spaces:
         if group.anchor or (space != group.space and (group.copies or not group.supports(space))):
@@ -54,8 +55,8 @@ def _space(group: FusionGroup, value: Value, gather: Gather) -> IterationSpace |
                   if key[0] in gathers]  # fmt: skip
         if None in (layout for _, layout in inputs) or len(inputs) > MOST_TABLES:
             continue
-        strided = sum(len(layout.sizes) > 4 for _, layout in inputs) + len(group.copies)
+        strided = sum(len(layout.sizes) > 4 for _, layout in inputs)
         others = [key for key in group.inputs if key[0] not in gathers]
-        if strided <= MOST_STRIDED and not has_too_many_strided(space, others, strided):
+        if not has_too_many_strided(space, others, group.copies.values(), strided):
             return space
     return None

@@ -66,12 +66,13 @@ def _space(group: FusionGroup, input_key: InputKey, inputs: list[InputKey]) -> I
     """Iteration space in which the group reads ``input_key`` instead of ``inputs``; None if there is none."""
     if group.anchor or any(key[2] != group.full_map or not group.inputs[key].is_full for key in inputs):
         return None
-    space = find_space(group.numel, group.operands | {input_key[2]}, group.reductions, transposes=True)
-    if space is None or not group.supports(space) or not all(map(space.is_strided, group.copies.values())):
+    copies = group.copies.values()
+    operands = group.operands | {input_key[2], *copies}
+    space = find_space(group.numel, operands, group.reductions, transposes=True)
+    if space is None or not group.supports(space) or not all(map(space.is_strided, copies)):
         return None
     read = [input_key, *(key for key in group.inputs if key not in inputs)]
-    copies = group.copies.values()
-    if has_too_many_strided(space, read, len(copies)) or has_too_many_transposed(space, read, copies):
+    if has_too_many_strided(space, read, copies) or has_too_many_transposed(space, read, copies):
         return None
     return space
 
@@ -87,9 +88,9 @@ def _writer(fusion: Fusion, call: Call, result: Value) -> FusionGroup | None:
     operation.results = [result]
     if not is_computed(group, source.value.maker) or not same_kind(group, [operation]):
         return None
-    copy = Copy(operation, source.value.maker, index_map, [], 1)
+    copy = Copy([operation], operation.inputs[0], index_map)
     fusion.place_of[operation] = fusion.place_of[call]
-    if not add(fusion, group, copy, [operation], transposes=True):
+    if not add(fusion, group, copy, transposes=True):
         return None
     fusion.group_of[call] = group.number  # the graph itself is unchanged, as other fusions share it
     return group

@@ -311,7 +311,7 @@ class Fusion:
         space = group.space
         if not fits(space, operands, reductions, not group.anchor):
             space = None if group.anchor else find_space(numel, operands, reductions)
-        if space is None or not group.supports(space) or has_too_many_strided(space, reads, len(group.copies)):
+        if space is None or not group.supports(space) or has_too_many_strided(space, reads, group.copies.values()):
             return None
         return space
 

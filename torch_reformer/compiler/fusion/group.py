@@ -40,6 +40,7 @@ from ..ir.kernel_limits import (
     SMALL,
 )
 from ..ir.layout import Layout
+from ..ir.targets import Targets
 
 if TYPE_CHECKING:
     from ..ir.gather import Gather
@@ -62,6 +63,7 @@ class FusionGroup:
         destinations: result -> existing tensor that gets it.
         reused: result -> input whose memory it takes.
         copies: result -> index map by which it is written, where that is not the group's own order.
+        sources: copy -> the group's result that it is computed from, where that is read through maps.
         parts: copy -> the slice of another tensor that it writes.
         transposed: key of a contiguous copy -> key of the transposed input that the group reads instead.
         gathers: value that is not materialised -> the gather that reads its rows from a table.
@@ -79,6 +81,7 @@ class FusionGroup:
     destinations: dict[Value, View] = field(default_factory=dict)
     reused: dict[Value, View] = field(default_factory=dict)
     copies: dict[Value, IndexMap] = field(default_factory=dict)
+    sources: dict[Value, View] = field(default_factory=dict)
     parts: dict[Value, View] = field(default_factory=dict)
     transposed: dict[InputKey, InputKey] = field(default_factory=dict)
     gathers: dict[Value, Gather] = field(default_factory=dict)
@@ -157,7 +160,7 @@ class FusionGroup:
         if isinstance(operation, Reduce):
             return [(operation.input, self.full_map)]
         operands = self.operand_maps(operation)
-        if operation.results[0].layout.numel == self.numel:
+        if operation.results[0] in self.copies or operation.results[0].layout.numel == self.numel:
             return operands
         index_map = self.rows if operation in self.per_row else self.space.channel_map
         return [(view, index_map if own else ()) for view, own in operands]
@@ -169,6 +172,8 @@ class FusionGroup:
         """
         (result,) = operation.results
         operands = operand_maps(operation)
+        if result in self.sources:
+            return [(self.sources[result], self.full_map)]
         if result not in self.copies or not (result.layout.is_dense or result in self.parts):
             return operands
         return [(view, self.full_map) for view, _ in operands]
@@ -238,6 +243,7 @@ class FusionGroup:
         self.inputs |= other.inputs
         self.operands |= other.operands
         self.copies |= other.copies
+        self.sources |= other.sources
         self.reductions |= other.reductions
         self.live_results |= other.live_results
         self.per_row |= other.per_row
@@ -264,6 +270,7 @@ class FusionGroup:
         copies: Mapping[Value, IndexMap],
         reductions: Collection[IndexMap] = (),
         transposes: bool = False,
+        sources: Mapping[Value, View] | None = None,
     ) -> bool:
         """Add operations that write copies of the group's results, if one kernel can compute all of it.
 
@@ -272,6 +279,7 @@ class FusionGroup:
             copies: copy -> index map by which its elements are written.
             reductions: index maps of the reductions among ``operations``.
             transposes: a copy may be transposed.
+            sources: copy -> the result that it is computed from, where it is read through maps.
 
         Returns:
             False, and the group is unchanged, if one kernel can't.
@@ -281,7 +289,7 @@ class FusionGroup:
         space = find_space(self.numel, self.operands | set(strided), reductions, transposes)
         if space is None or not all(map(space.is_strided, strided)) or not self.supports(space):
             return False
-        if has_too_many_strided(space, self.inputs, len(strided)):
+        if has_too_many_strided(space, self.inputs, strided):
             return False
         if has_too_many_transposed(space, self.inputs, strided):
             return False
@@ -292,6 +300,7 @@ class FusionGroup:
         self.space, self.reductions = space, reductions
         self.operations += operations
         self.copies |= copies
+        self.sources |= sources or {}
         self.live_results |= {operation.results[0] for operation in operations}
         return True
 
@@ -404,12 +413,19 @@ Inputs = dict[InputKey, View]
 Computation = tuple[list[Operation], Inputs]
 
 
-def has_too_many_strided(space: IterationSpace, inputs: Iterable[InputKey], copies: int = 0) -> bool:
-    """True if more strided operands are read or copied, or through more maps, than a kernel supports."""
-    inputs = list(inputs)
-    maps = sum(len(index_map.terms) for _, _, index_map in inputs if isinstance(index_map, Access))
-    strided = sum(space.is_strided(index_map) for _, _, index_map in inputs)
-    return strided + maps + copies > MOST_STRIDED or maps > MOST_MAPS
+def has_too_many_strided(
+    space: IterationSpace, inputs: Iterable[InputKey], copies: Collection[IndexMap] = (), others: int = 0
+) -> bool:
+    """True if more strided operands are read or copied, or through more maps, than a kernel supports.
+
+    Args:
+        others: strided operands besides these.
+    """
+    read = [index_map for _, _, index_map in inputs]
+    maps = sum(len(index_map.terms) for index_map in read if isinstance(index_map, Access))
+    maps += sum(isinstance(index_map, Targets) for index_map in copies)
+    strided = sum(map(space.is_strided, read)) + len(copies) + others
+    return strided + maps > MOST_STRIDED or maps > MOST_MAPS
 
 
 def has_too_many_transposed(space: IterationSpace, inputs: Iterable[InputKey], copies: Iterable[IndexMap]) -> bool:

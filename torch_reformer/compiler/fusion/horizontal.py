@@ -85,7 +85,7 @@ def common_space(first: FusionGroup, second: FusionGroup) -> IterationSpace | No
     space = find_space(first.numel, operands, reductions)
     if space is None or not (first.supports(space) and second.supports(space)):
         return None
-    copies = len(first.copies) + len(second.copies)
+    copies = [*first.copies.values(), *second.copies.values()]
     return None if has_too_many_strided(space, first.inputs | second.inputs, copies) else space
 
 

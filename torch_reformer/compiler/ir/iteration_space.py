@@ -33,8 +33,9 @@ from .placement import (
     layout_of_runs,
     split,
 )
+from .targets import Targets
 
-IndexMap = Digits | Access
+IndexMap = Digits | Access | Targets
 BY_PLACE: IndexMap = ((-1, 1),)  # of a key of random numbers: each element has its own number
 # Elements of the longest row that a GPU's kernel keeps in registers while it reduces the row (stitch_launch.h), and
 # rows that keep a GPU's processors busy.
@@ -82,7 +83,7 @@ def is_strided(index_map: IndexMap) -> bool:
     return bool(index_map) and len(index_map[0]) == 3
 
 
-def inverse(index_map: IndexMap) -> IndexMap | None:
+def inverse(index_map: Digits) -> Digits | None:
     """Index map of the result's elements over the memory of a strided operand. None if the operand does not have each
     element of its memory once."""
     expected, runs = 1, []
@@ -204,7 +205,7 @@ class IterationSpace:
         if (kind := self.dense_kind(index_map)) is not None:
             return kind
         placement = self.placement(index_map)
-        if isinstance(index_map, Access):
+        if isinstance(index_map, Access | Targets):
             return None if placement is None else "full"
         if placement is None or placement.numel != self.numel:
             return None if placement is None else "row"
@@ -213,7 +214,7 @@ class IterationSpace:
     def dense_kind(self, index_map: IndexMap) -> str | None:
         """Kind of an operand that needs no placement: any but transposed; None for others."""
         c, p, n = self.channels, self.pixels, self.images
-        if isinstance(index_map, Access):
+        if isinstance(index_map, Access | Targets):
             return None
         if self.order:
             is_full = self._iterated(index_map) == ((1, self.numel, 1),)
@@ -248,6 +249,8 @@ class IterationSpace:
             return None
         if isinstance(index_map, Access):
             return self._placement_of_access(index_map)
+        if isinstance(index_map, Targets):
+            return self._placement_of_targets(index_map)
         if (runs := self.split(index_map)) is None:
             return None
         columns, lines = runs
@@ -261,6 +264,8 @@ class IterationSpace:
         """The index map over the elements in the order of iteration; None if that takes parts of a digit."""
         if not self.order or index_map == BY_PLACE:
             return index_map
+        if isinstance(index_map, Targets):
+            return None
         if not isinstance(index_map, Access):
             return reordered(index_map, self.order, self.numel)
         digits = reordered(index_map.digits, self.order, self.numel)
@@ -357,6 +362,16 @@ class IterationSpace:
             return None
         return layout_of_runs([*([] if is_row else columns), *lines])
 
+    def _placement_of_targets(self, targets: Targets) -> Layout | None:
+        """Layout of what is written without the places of the table, which are those of whole lines."""
+        runs, positions = self.split(targets.digits), self.split(targets.positions)
+        if runs is None or positions is None or any(stride for _, stride in positions[0]):
+            return None
+        columns, lines = runs
+        if max(len(lines), len(positions[1])) > MOST_OF_LINE or not are_read(columns):
+            return None
+        return layout_of_runs([*columns, *lines])
+
     def sizes_of(self, kind: str) -> tuple[int, ...]:
         """Sizes of an operand of this kind, without a placement."""
         return {
@@ -406,8 +421,9 @@ def fits(
         return False
     operands = list(operands)
     kinds = {space.kind(operand) for operand in operands}
-    has_maps = any(isinstance(operand, Access) for operand in operands)
-    if has_maps and reductions and space.channels > LONGEST_ROW:
+    has_targets = any(isinstance(operand, Targets) for operand in operands)
+    has_maps = has_targets or any(isinstance(operand, Access) for operand in operands)
+    if (has_targets and "transposed" in kinds) or (has_maps and reductions and space.channels > LONGEST_ROW):
         return False
     if None in kinds or ("transposed" in kinds and not transposes):
         return False
@@ -460,6 +476,10 @@ def _spaces(numel: int, index_map: IndexMap):
         return
     if isinstance(index_map, Access):
         yield from _spaces_of_access(numel, index_map)
+        return
+    if isinstance(index_map, Targets):
+        channels = index_map.digits[0][1]
+        yield IterationSpace(1, channels, numel // channels, 1, True)
         return
     inner, count = index_map[0][:2]
     if is_strided(index_map):  # rows are its first two digits, or the first, which is better than one row of all
