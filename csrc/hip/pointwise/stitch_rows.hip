@@ -295,7 +295,7 @@ DEVICE void stitch_rows(const StitchArgs& p) {
         }
       });
       const long long at = static_cast<long long>(line) * p.width + column;
-      Program::template store<true, kCount>(p, at, stored, line, column, there);
+      Program::template store<0, kCount>(p, at, stored, line, column, there);
     };
     if constexpr (Program::kStored || Program::kReductions) row.template each<Program::kStages>(p, line, compute);
     if constexpr (Program::kStoresRows)
