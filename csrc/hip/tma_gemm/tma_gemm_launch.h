@@ -282,7 +282,8 @@ inline double tma_gemm_us(const ConvProblem& p, const TmaGemmKernel& kernel, con
 
 // The schedules worth trying for a kernel: shared operands if there are two tiles to share them; one tile of rows per
 // block, or so many that the blocks fill the GPU once; no split-K, or as many splits as fill the GPU once or, in
-// weight_grad, twice.
+// weight_grad, twice. Consumers that take turns need several tiles a block, and two blocks that share the columns: a
+// block would read 53 bytes a cycle for its tiles of 128 x 192 from the second-level cache, which gives some 46.
 inline std::vector<TmaGemmSchedule> tma_gemm_schedules(const ConvProblem& p, const TmaGemmKernel& kernel,
                                                        int multiprocessors) {
   using gemm_launch::ceil_div;
@@ -290,18 +291,21 @@ inline std::vector<TmaGemmSchedule> tma_gemm_schedules(const ConvProblem& p, con
   const int rows = size.row_tiles(kernel.tile.rows), columns = size.column_tiles(kernel.tile.columns);
   const int steps = size.steps();
   const int occupancy = std::max(1, std::min(2048 / kernel.threads(), (227 << 10) / (kernel.shared_bytes() + 1024)));
+  const bool turns = kernel.tile.takes_turns();
   std::vector<TmaGemmSchedule> all;
   for (const TmaShared shared : {TmaShared::kNothing, TmaShared::kRows, TmaShared::kColumns}) {
     if ((shared == TmaShared::kRows && columns < 2) || (shared == TmaShared::kColumns && rows / size.classes < 2))
       continue;
+    if (turns && shared != (rows < 2 ? TmaShared::kNothing : TmaShared::kColumns)) continue;
     const int row_tiles = size.row_tiles(kernel.tile.rows, shared == TmaShared::kColumns ? 2 : 1);
     const int column_tiles = shared == TmaShared::kRows ? ceil_div(columns, 2) : columns;
     const int slots = multiprocessors * occupancy / (shared == TmaShared::kNothing ? 1 : 2);
-    all.push_back({shared, row_tiles, 1});
-    if (p.direction != Direction::weight_grad && int64_t{row_tiles} * column_tiles > slots)
+    const bool fills = int64_t{row_tiles} * column_tiles > slots;
+    if (!turns || !fills) all.push_back({shared, row_tiles, 1});
+    if (fills && (turns || p.direction != Direction::weight_grad))
       all.push_back({shared, ceil_div(row_tiles, ceil_div(row_tiles, std::max(1, slots / column_tiles))), 1});
     // Partial sums would be transposed or scattered.
-    if ((tma_gemm_layout(p) == Layout::nchw && !size.weight_grad) || size.classes > 1) continue;
+    if (turns || (tma_gemm_layout(p) == Layout::nchw && !size.weight_grad) || size.classes > 1) continue;
     int last = 1;
     for (int waves = 1; steps >= 8 && waves <= (p.direction == Direction::weight_grad ? 2 : 1); ++waves) {
       const int64_t fill = int64_t{slots} * waves / (int64_t{row_tiles} * column_tiles);

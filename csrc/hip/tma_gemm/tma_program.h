@@ -10,18 +10,21 @@ namespace reformer {
 namespace {
 
 // The place in a box of 64 x 64 elements, for store_matrices() and load_matrices(): this lane's address of 2 x 8
-// columns of its warp's 16 rows, from the group of 8 columns of this number on. Two of the four 8 x 8 matrices have the
-// first 8 rows, two the next.
+// columns of its warp's 16 rows, from the group of 8 columns of this even number on. Two of the four 8 x 8 matrices
+// have the first 8 rows, two the next. The lane's part of the address does not depend on the number.
 template <bool kTransposed>
 DEVICE int place_in_box(int number) {
   const int lane = lane_id(), first_row = warp_id() % 4 * 16;
-  const int line = kTransposed ? (number % 8 + lane / 16) * 8 + lane % 8 : first_row + lane % 16;
-  const int chunk = kTransposed ? first_row / 8 + lane / 8 % 2 : number % 8 + lane / 16;
-  return line * 128 + (chunk ^ line % 8) * 16;
+  const int line = kTransposed ? lane / 16 * 8 + lane % 8 : first_row + lane % 16;
+  const int chunk = kTransposed ? first_row / 8 + lane / 8 % 2 : lane / 16;
+  const int of_lane = line * 128 + (chunk ^ line % 8) * 16;
+  return kTransposed ? of_lane + number % 8 * 1024 : of_lane ^ number % 8 * 16;
 }
 
 struct NoProgram {
+  static constexpr bool kRounds = true;  // sums are rounded, or stored as they are for another kernel
   static constexpr TmaEpilogue kEpilogue{};
+  DEVICE void prefetch() const {}
   DEVICE void load(unsigned, unsigned, int, int) const {}
 };
 
@@ -100,11 +103,15 @@ struct RunsProgram {
   static constexpr unsigned long long kLoaded = lowest_bits(Program::kDenseLoaded, kTmaMostLoaded);
   static constexpr unsigned long long kStored = lowest_bits(Program::kDenseStored, kTmaMostStored);
   static_assert(kStored >> Program::kResult & 1);
+  static constexpr bool kRounds = false;
   static constexpr TmaEpilogue kEpilogue{count_bits(kLoaded), count_bits(kStored), Program::kChannelValues};
 
   const StitchArgs& p;
   const TensorMap* tensors;  // loaded ones, then stored ones
 
+  DEVICE void prefetch() const {
+    for (int i = 0; i < kEpilogue.loaded + kEpilogue.stored; ++i) tma::prefetch(tensors[i]);
+  }
   // Starts the copies of a box of each tensor.
   DEVICE void load(unsigned to, unsigned barrier, int column, int row) const {
     UNROLL

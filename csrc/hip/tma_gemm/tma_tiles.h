@@ -385,7 +385,7 @@ struct TmaBlock {
       multiply(tile, sums, state, group, turn);
       turn ^= 1;
       const int row = row_of(tile, group);
-      if (work.p.partial)
+      if (Program::kRounds && work.p.partial)
         store_partial(work, sums, row);
       else
         store_result(work, tile, sums, memory, loads, half, group, row, epilogue);
@@ -418,6 +418,7 @@ DEVICE void multiply_tiles(const Args& p, const Program& program) {
     tma::prefetch(p.a);
     tma::prefetch(p.b);
     tma::prefetch(p.result);
+    program.prefetch();
   }
   if (pair)
     cluster_meet();
