@@ -35,7 +35,7 @@ BIASED, BEFORE = program.acc() + program.channel("bias"), program.full("before")
 SLOPE = program.normal_cdf(BEFORE) + BEFORE * program.normal_pdf(BEFORE)
 PROGRAMS = {
     "alone": Program(program.store(program.acc())),
-    "bias, relu": Program(program.store(program.relu(BIASED))),
+    "bias and relu": Program(program.store(program.relu(BIASED))),
     "residual": Program(program.store(BIASED + BEFORE)),
     "gelu": Program(program.store(program.gelu(BIASED)), program.store(BIASED)),
     "gelu's gradient": Program(program.store(program.acc() * SLOPE)),
@@ -74,7 +74,7 @@ def exact(name: str, x: Tensor, weight: Tensor, tensors: dict[str, Tensor]) -> t
     if name == "gelu's gradient":
         cdf = torch.erfc(-before / 2**0.5) / 2
         return (acc * (cdf + before * torch.exp(-before * before / 2) / (2 * torch.pi) ** 0.5),)
-    return ({"alone": acc, "bias, relu": F.relu(acc + bias), "residual": acc + bias + before}[name],)
+    return ({"alone": acc, "bias and relu": F.relu(acc + bias), "residual": acc + bias + before}[name],)
 
 
 def errors(results: object, expected: tuple[Tensor, ...]) -> list[float]:
@@ -91,7 +91,7 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=0.2, help="for all sides of a problem")
     options = parser.parse_args()
     device = usable_device(options.device)
-    chosen = [name for name in PROGRAMS if name.replace(", ", ",") in options.programs.replace(", ", ",")]
+    chosen = options.programs.split(",")
     where, solvers = device_name(device), [f"gpu_tma_gemm_{tile}" for tile in options.tiles.split(",")]
     assert all(solver in native.solver_names() for solver in solvers), solvers
     rows: list[Row] = []
