@@ -82,8 +82,8 @@ ONE = {
     "segment_reduce/segments": "bf16, 8",
     "segment_reduce/sorted_rows": "row_numbers, int64",
     "depthwise/tma_depthwise": "forward, bf16, 3, 1",
-    "tma_gemm/tma_gemm": "forward, bf16, 128, 128, 6",
-    "tma_gemm/tma_windows": "input_grad, bf16, 128, 128, 6",
+    "tma_gemm/tma_gemm": "forward, bf16, 128, 128, 6, cooperative",
+    "tma_gemm/tma_windows": "input_grad, bf16, 128, 128, 6, cooperative",
     "copy/transpose": "16, 8",
 }
 FILES = [f"{file.parent.name}/{file.stem}" for file in compile_kernels.kernels()]

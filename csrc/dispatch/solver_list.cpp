@@ -36,6 +36,8 @@
   X(gpu_tma_gemm_128x64) \
   X(gpu_tma_gemm_64x128) \
   X(gpu_tma_gemm_64x64) \
+  X(gpu_tma_gemm_pingpong_128x192) \
+  X(gpu_tma_gemm_pingpong_128x128) \
   X(reference)
 // clang-format on
 

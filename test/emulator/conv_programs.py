@@ -143,6 +143,7 @@ def check(tested, problem, kernel, *, seed=0, reduces_result=False):
     """
     size, dtype = problem.expected.shape, problem.type[0]
     everything = tensors_for(size, dtype, "nhwc")
+    everything["other"] = everything["full"].flip(0).contiguous(memory_format=torch.channels_last)
     for name in ("half", "mask"):
         everything[name] = everything[name].contiguous(memory_format=torch.channels_last)
     tensors = {name: everything[name] for name in tested.inputs}

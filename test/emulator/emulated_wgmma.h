@@ -18,7 +18,7 @@ namespace emulator {
 struct ProductLane {
   const unsigned char *a, *b;
   int row;
-  float* sums;  // [columns / 8][4]
+  float* sums;  // [blocks][columns / 8][4]
   int warp;
   Place place;
 };
@@ -31,7 +31,7 @@ struct Product {
 };
 std::deque<Product>& products_of(int warp);
 
-template <class T, int kColumns, class TileA, class TileB>
+template <class T, int kColumns, int kBlocks, class TileA, class TileB>
 void finish_product(const Product& product) {
   const ProductLane& first = product.lanes[0];
   if (memcmp(first.a, product.a.data(), TileA::kBytes) || memcmp(first.b, product.b.data(), TileB::kBytes))
@@ -39,26 +39,27 @@ void finish_product(const Product& product) {
   constexpr int kDepth = TileA::kAlongDepth ? TileA::kLineBytes / int(sizeof(T)) : TileA::kLineCount;
   const TileA tile_a{const_cast<unsigned char*>(first.a)};
   const TileB tile_b{const_cast<unsigned char*>(first.b)};
-  const int first_row = first.row + first.warp % 4 * 16;
-  std::vector<float> a(16 * kDepth), b(kColumns * kDepth);
+  std::vector<float> a(kBlocks * 16 * kDepth), b(kColumns * kDepth);
   for (int k = 0; k < kDepth; ++k) {
-    for (int row = 0; row < 16; ++row) a[row * kDepth + k] = to_float(*tile_a.at(first_row + row, k));
+    for (int row = 0; row < kBlocks * 16; ++row)
+      a[row * kDepth + k] = to_float(*tile_a.at(first.row + row / 16 * 64 + first.warp % 4 * 16 + row % 16, k));
     for (int column = 0; column < kColumns; ++column) b[column * kDepth + k] = to_float(*tile_b.at(column, k));
   }
   for (int lane = 0; lane < kWarp; ++lane)
-    for (int i = 0; i < kColumns / 2; ++i) {
-      const float* const row = &a[(lane / 4 + i % 4 / 2 * 8) * kDepth];
-      const float* const column = &b[(i / 4 * 8 + lane % 4 * 2 + i % 2) * kDepth];
+    for (int i = 0; i < kBlocks * kColumns / 2; ++i) {
+      const int block = i / (kColumns / 2), pair = i % (kColumns / 2) / 4;
+      const float* const row = &a[(block * 16 + lane / 4 + i % 4 / 2 * 8) * kDepth];
+      const float* const column = &b[(pair * 8 + lane % 4 * 2 + i % 2) * kDepth];
       float sum = product.lanes[lane].sums[i];
       for (int k = 0; k < kDepth; ++k) sum += row[k] * column[k];
       product.lanes[lane].sums[i] = sum;
     }
 }
 
-template <class T, int kColumns, class TileA, class TileB>
+template <class T, int kColumns, int kBlocks, class TileA, class TileB>
 void start_product(ProductLane* const* lanes) {
   const ProductLane& first = *lanes[0];
-  Product product{&finish_product<T, kColumns, TileA, TileB>, {}, {first.a, first.a + TileA::kBytes}, {}};
+  Product product{&finish_product<T, kColumns, kBlocks, TileA, TileB>, {}, {first.a, first.a + TileA::kBytes}, {}};
   product.b.assign(first.b, first.b + TileB::kBytes);
   for (int lane = 0; lane < kWarp; ++lane) {
     product.lanes[lane] = *lanes[lane];
@@ -68,13 +69,14 @@ void start_product(ProductLane* const* lanes) {
   products_of(first.warp).push_back(std::move(product));
 }
 
-// kColumns columns' sums += a's 64 rows, from `row` on, times b.
-template <class T, int kColumns, class TileA, class TileB>
-void start_product(const TileA& a, int row, const TileB& b, float (&sums)[kColumns / 8][4], const Place& place) {
+// kColumns columns' sums += a's kBlocks times 64 rows, from `row` on, times b.
+template <class T, int kColumns, int kBlocks, class TileA, class TileB>
+void start_product(const TileA& a, int row, const TileB& b, float (&sums)[kBlocks][kColumns / 8][4],
+                   const Place& place) {
   if (reinterpret_cast<uintptr_t>(a.memory) % 1024 || reinterpret_cast<uintptr_t>(b.memory) % 1024)
     fail(place, "an operand does not begin at a multiple of 1024 bytes");
-  ProductLane lane{a.memory, b.memory, row, sums[0], position.thread / kWarp, place};
-  collective<ProductLane, &start_product<T, kColumns, TileA, TileB>>(place, lane);
+  ProductLane lane{a.memory, b.memory, row, sums[0][0], position.thread / kWarp, place};
+  collective<ProductLane, &start_product<T, kColumns, kBlocks, TileA, TileB>>(place, lane);
 }
 
 struct WaitForProducts {

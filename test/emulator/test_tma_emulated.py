@@ -19,7 +19,7 @@ RAGGED = (2, 72, 9, 10, 88, 1, 1)
 WIDE = (1, 200, 17, 16, 328, 1, 1)
 
 
-@pytest.mark.parametrize("tile", ["64x64_3", "128x64_6", "128x192_4"])
+@pytest.mark.parametrize("tile", ["64x64_3", "128x64_6", "128x192_4", "128x192_4_pingpong"])
 @pytest.mark.parametrize("type_name", ["bf16", *slow("fp16")])
 @pytest.mark.parametrize("direction", DIRECTIONS)
 def test_gemm(direction, type_name, tile):
@@ -66,7 +66,7 @@ def gemm_tiles():
 def test_all_tiles_of_gemm(direction, type_name):
     problem = Problem(direction, type_name, *WIDE)
     tiles = gemm_tiles()
-    assert len(tiles) == 8
+    assert len(tiles) == 10
     for seed, tile in enumerate(tiles):
         check_gemm(problem, tile, seed=seed)
         if direction != "weight_grad":
@@ -98,12 +98,26 @@ def test_more_rounds_of_the_ring_than_it_has_stages():
             check_gemm(Problem(direction, "bf16", *sizes, 1, 1), "64x64_3", row_blocks=1, seed=seed)
 
 
+# Rows of one tile and of one to three for each consumer; depths of fewer steps than the ring has stages, of which the
+# second operand may be resident, and of more.
+@pytest.mark.parametrize("tile", ["128x128_6_pingpong", *slow("128x192_4_pingpong")])
+@pytest.mark.parametrize("depth", [40, 200, 520])
+@pytest.mark.parametrize("direction", ["forward", "input_grad"])
+def test_pingpong(direction, depth, tile):
+    channels = (depth, 72) if direction == "forward" else (72, depth)
+    for seed, pixels in enumerate((100, 200, 650)):
+        problem = Problem(direction, "bf16", 1, channels[0], 1, pixels, channels[1], 1, 1)
+        check_gemm(problem, tile, row_blocks=1, seed=seed)
+        check_gemm(problem, tile, row_blocks=1, shared=COLUMNS, seed=seed)
+
+
 # Odd numbers of tiles of rows and of columns, pairs of tiles from two images, and a split depth.
 @pytest.mark.parametrize("shared", [ROWS, COLUMNS])
 @pytest.mark.parametrize("layout", ["nhwc", *slow("nchw")])
 @pytest.mark.parametrize("direction", DIRECTIONS)
 def test_pairs_of_blocks(direction, layout, shared):
-    for seed, tile in enumerate(("64x64_3", "128x64_6", "128x192_4")):
+    tiles = ["64x64_3", "128x64_6", "128x192_4"] + ["128x128_6_pingpong"] * (layout == "nhwc")
+    for seed, tile in enumerate(tiles):
         problem = Problem(direction, "bf16", 3, 136, 10, 12, 328, 1, 1, layout=layout)
         check_gemm(problem, tile, shared=shared, seed=seed)
         if direction != "weight_grad":

@@ -55,6 +55,34 @@ def test_tiles(tile, cut, kind):
     check(tested, kind, "fp16", tile, **cut)
 
 
+# Two tensors that are loaded and two that are stored; the third of each, and those of other types, threads access
+# themselves. Several tiles a consumer, and a depth of more steps than the ring has stages.
+HALF, OTHER = program.full("half"), program.full("other")
+GRADIENT = program.acc() * program.sigmoid(FULL)
+TENSORS = {
+    "residual": [program.store(program.relu(BIASED + FULL))],
+    "gelu and what it is of": [program.store(BIASED), program.store(program.gelu(BIASED))],
+    "gradient and its sum": [program.store(GRADIENT), program.sum(GRADIENT)],
+    "many": [
+        program.store(BIASED + FULL),
+        program.store(HALF * program.acc(), torch.float32),
+        program.store(OTHER - program.acc()),
+        program.store(OTHER * HALF),
+    ],
+}
+
+
+@pytest.mark.parametrize(
+    "tile", ["128x128_6_pingpong", "128x192_4_pingpong", "128x128_6", *slow("64x64_3", "128x256_4")]
+)
+@pytest.mark.parametrize("name", TENSORS)
+def test_tensors_by_the_copy_engine(name, tile):
+    problem = conv_programs.problem_of((2, 520, 17, 13, 328, 1, 1), {}, "bf16")
+    for seed, cut in enumerate((dict(row_blocks=1), dict(row_blocks=1, shared=COLUMNS), dict(shared=ROWS))):
+        kernel = with_program(problem, tile, **cut)
+        conv_programs.check(Program(*TENSORS[name]), problem, kernel, seed=seed, reduces_result=True)
+
+
 @pytest.mark.slow
 @emulator.without_sanitizers
 def test_every_operation():

@@ -28,12 +28,13 @@ def gemm_kernels() -> dict[str, int]:
 
 
 def kernel_of(problem, tile):
-    """The kernel's name."""
+    """The kernel's name. tile: such as "128x128_6_pingpong"; if it doesn't say so, consumers are cooperative."""
     type_name = {torch.bfloat16: "bf16", torch.float16: "fp16"}[problem.type[0]]
     r, s, *pads_and_strides = problem.numbers[5:11]
     file = "tma_gemm" if [r, s, *pads_and_strides] == [1, 1, 0, 0, 1, 1] else "tma_windows"
     planes = problem.layout == "nchw" and problem.x[0, 0].numel() > 1
     layout = "_nchw" if planes else ""
+    tile = tile if tile.endswith(("pingpong", "cooperative")) else f"{tile}_cooperative"
     return f"{file}_{DIRECTIONS[problem.direction]}{layout}_{type_name}_{tile}"
 
 

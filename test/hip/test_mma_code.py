@@ -89,11 +89,11 @@ def test_nvidia(architecture, file):
 # A kernel's file, the expansion of X for one of its kernels, and instructions that it must use.
 HOPPER = {
     "tma_gemm/tma_gemm": (
-        "forward, bf16, 128, 128, 6",
+        "forward, bf16, 128, 128, 6, cooperative",
         ["wgmma.mma_async.sync.aligned.m64n128k16", ".multicast::cluster"],
     ),
     "tma_gemm/tma_windows": (
-        "input_grad, bf16, 128, 128, 6",
+        "input_grad, bf16, 128, 128, 6, cooperative",
         [
             "wgmma.mma_async.sync.aligned.m64n128k16",
             "global.im2col.mbarrier",

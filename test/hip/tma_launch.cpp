@@ -5,13 +5,14 @@
 
 #include "../emulator/emulated_tensor_map.h"
 #include "hip/depthwise/tma_depthwise_launch.h"
-#include "hip/tma_gemm/tma_gemm_launch.h"
+#include "hip/tma_gemm/tma_program_launch.h"
 #include "plan_program.h"
 
 using namespace reformer;
 
 // Memory for the partial results of reductions, which stays until the next program.
-static void* place_of_parts(const KernelWithProgram& kernel) {
+template <class Kernel>
+static void* place_of_parts(const Kernel& kernel) {
   static std::vector<float> partial;
   partial.assign(size_t(kernel.workspace_bytes() / 4), std::numeric_limits<float>::quiet_NaN());
   return partial.data();
@@ -79,7 +80,8 @@ const char* plan_gemm(const int32_t* problem, int kernel, int shared, int row_bl
   if (const char* sentence = unsupported_by_tma_gemm(p)) return sentence;
   if (!of.computes(p)) return "the kernel is for other problems";
   TmaGemmConfig plan;
-  row_blocks = std::min(row_blocks, tma_gemm_sizes(p).row_tiles(of.rows, shared == int(TmaShared::kColumns) ? 2 : 1));
+  row_blocks =
+      std::min(row_blocks, tma_gemm_sizes(p).row_tiles(of.tile.rows, shared == int(TmaShared::kColumns) ? 2 : 1));
   configure_tma_gemm(p, of, {static_cast<TmaShared>(shared), row_blocks, splits}, plan);
   bind(plan, of, pointers[0], pointers[1], pointers[2], pointers[3], pointers[4], pointers[5]);
   memcpy(args, &plan.args, of.args_bytes());
@@ -95,18 +97,14 @@ const char* plan_gemm(const int32_t* problem, int kernel, int shared, int row_bl
 const char* plan_gemm_program(const int32_t* problem, const void* const* tensors, const GivenProgram* given, int kernel,
                               int shared, int row_blocks) {
   const ConvProblem p = problem_of(problem);
-  const TmaGemmKernel& of = tma_gemm_kernels()[size_t(kernel)];
-  TmaGemmConfig plan;
-  row_blocks = std::min(row_blocks, tma_gemm_sizes(p).row_tiles(of.rows, shared == int(TmaShared::kColumns) ? 2 : 1));
-  configure_tma_gemm(p, of, {static_cast<TmaShared>(shared), row_blocks, 1}, plan);
   const auto start = [&](const ProgramCall& call) {
-    const KernelWithProgram kernel(of.entry, call, tma_gemm_parts(of, plan.args));
-    bind(plan, of, tensors[0], nullptr, tensors[1], nullptr, kernel.result_of(call), nullptr);
-    if (of.what.windows)
-      kernel.launch(plan.launch, keeps_what_is_started, plan.args, call, place_of_parts(kernel));
-    else
-      kernel.launch(plan.launch, keeps_what_is_started, static_cast<const TmaGemmArgs&>(plan.args), call,
-                    place_of_parts(kernel));
+    const TmaGemmKernel of = tma_gemm_kernels()[size_t(kernel)].with(tma_epilogue(tma_tensors(call)));
+    TmaGemmConfig plan;
+    const int clusters = shared == int(TmaShared::kColumns) ? 2 : 1;
+    row_blocks = std::min(row_blocks, tma_gemm_sizes(p).row_tiles(of.tile.rows, clusters));
+    configure_tma_gemm(p, of, {static_cast<TmaShared>(shared), row_blocks, 1}, plan);
+    const TmaGemmProgram program(of, plan, call);
+    program.launch(keeps_what_is_started, tensors[0], tensors[1], call, place_of_parts(program));
   };
   return plan_program(*given, p, {2, Reduces::result}, start);
 }

@@ -1,6 +1,6 @@
-// GroupTile: 64 x kColumns sums of a warpgroup, by wgmma of sm_90a, which reads both operands from shared memory.
-// Included by mma.h. Sources: PTX ISA, "Asynchronous warpgroup level matrix instructions"; for operands whose lines run
-// along the outer index, CUTLASS, cute/arch/mma_sm90_desc.hpp.
+// GroupTile: kBlocks times 64 x kColumns sums of a warpgroup, by wgmma of sm_90a, which reads both operands from shared
+// memory. Included by mma.h. Sources: PTX ISA, "Asynchronous warpgroup level matrix instructions"; for operands whose
+// lines run along the outer index, CUTLASS, cute/arch/mma_sm90_desc.hpp.
 //
 // The four warps, of which the first one's number is a multiple of 4, hold 16 rows each, in the same registers as
 // mma.sync.
@@ -135,19 +135,15 @@ REFORMER_WGMMA_OF_TYPE(fp16, "f16")
 }  // namespace wgmma
 #endif
 
-template <class T, int kColumns>
+template <class T, int kColumns, int kBlocks = 1>
 class GroupTile {
-  float sums_[1][kColumns / 8][4];
+  float sums_[kBlocks][kColumns / 8][4];
 
  public:
   static constexpr int kDepth = 16;
 
   DEVICE void clear() {
-    UNROLL
-    for (int j = 0; j < kColumns / 8; ++j) {
-      UNROLL
-      for (int e = 0; e < 4; ++e) sums_[0][j][e] = 0;
-    }
+    for_each_sum([](float& sum) { sum = 0; });
   }
 
   // Adds the product of the group's rows of A, from `row` on, and all of B. Asynchronous: neither the sums nor the
@@ -156,19 +152,23 @@ class GroupTile {
   DEVICE void start(const TileA& a, int row, const TileB& b) {
     static_assert(TileA::kLineBytes == 128 && TileB::kLineBytes == 128);
 #if defined(REFORMER_EMULATOR)
-    emulator::start_product<T, kColumns>(a, row, b, sums_[0], emulator::Place{"GroupTile::start", __FILE__, __LINE__});
+    emulator::start_product<T, kColumns>(a, row, b, sums_, emulator::Place{"GroupTile::start", __FILE__, __LINE__});
 #else
     constexpr int kStepA = TileA::kAlongDepth ? 32 : 16 * 128, kStepB = TileB::kAlongDepth ? 32 : 16 * 128;
     constexpr int kSteps = (TileA::kAlongDepth ? TileA::kLineBytes / int(sizeof(T)) : TileA::kLineCount) / kDepth;
+    constexpr int kBlockA = TileA::kAlongDepth ? 64 * TileA::kLineBytes : TileA::kPanelBytes;
     const unsigned char* const first =
         a.memory + (TileA::kAlongDepth ? row * TileA::kLineBytes : row / 64 * TileA::kPanelBytes);
     const unsigned long long from_a = wgmma::descriptor(first, TileA::kPanelBytes);
     const unsigned long long from_b = wgmma::descriptor(b.memory, TileB::kPanelBytes);
     wgmma::begin();
     UNROLL
-    for (int i = 0; i < kSteps; ++i)
-      wgmma::multiply_add<T, kColumns, !TileA::kAlongDepth, !TileB::kAlongDepth>(sums_[0], from_a + (i * kStepA >> 4),
-                                                                                 from_b + (i * kStepB >> 4));
+    for (int i = 0; i < kSteps; ++i) {
+      UNROLL
+      for (int block = 0; block < kBlocks; ++block)
+        wgmma::multiply_add<T, kColumns, !TileA::kAlongDepth, !TileB::kAlongDepth>(
+            sums_[block], from_a + (i * kStepA + block * kBlockA >> 4), from_b + (i * kStepB >> 4));
+    }
     wgmma::commit();
 #endif
   }
@@ -177,16 +177,12 @@ class GroupTile {
   DEVICE void finish() {
     wgmma::wait<0>();
 #if !defined(REFORMER_EMULATOR)
-    UNROLL
-    for (int j = 0; j < kColumns / 8; ++j) {
-      UNROLL
-      for (int e = 0; e < 4; ++e) asm volatile("" : "+f"(sums_[0][j][e])::"memory");
-    }
+    for_each_sum([](float& sum) { asm volatile("" : "+f"(sum)::"memory"); });
 #endif
   }
 
-  // The sums of a warp's 16 rows, in pairs of adjacent columns as in mma.sync.
-  DEVICE float (&sums()) [kColumns / 8][4] { return sums_[0]; }
+  // The sums of a warp's 16 rows of a block, in pairs of adjacent columns as in mma.sync.
+  DEVICE float (&sums(int block = 0)) [kColumns / 8][4] { return sums_[block]; }
 
   // Visits or stores this warp's 16 rows; see WarpTile.
   template <int kElements, class OfColumns>
@@ -201,6 +197,19 @@ class GroupTile {
       for (int e = 0; e < 4; e += 2) {
         const float pair[2] = {sums_[0][j][e], sums_[0][j][e + 1]};
         reformer::store<fp32, 2>(to + e * 4 * pitch + j * 8, narrow<fp32, 2>(pair));
+      }
+    }
+  }
+
+ private:
+  template <class Function>
+  DEVICE void for_each_sum(Function function) {
+    UNROLL
+    for (int block = 0; block < kBlocks; ++block) {
+      UNROLL
+      for (int j = 0; j < kColumns / 8; ++j) {
+        UNROLL
+        for (int e = 0; e < 4; ++e) function(sums_[block][j][e]);
       }
     }
   }

@@ -47,7 +47,7 @@ struct Elements : VectorizedElements<Program, kCount, kChannelsAlong> {
       Base::compute(p, loaded, j, nullptr, stored, reduced);
       reductions.add(kChannelsAlong ? j : 0, reduced);
     }
-    Program::template store<true, kCount>(p, static_cast<long long>(line) * p.width + column, stored, line, column);
+    Program::template store<0, kCount>(p, static_cast<long long>(line) * p.width + column, stored, line, column);
   }
 };
 

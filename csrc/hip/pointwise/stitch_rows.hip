@@ -330,8 +330,8 @@ DEVICE void stitch_rows(const StitchArgs& p) {
           reductions[v].add(j, reduced);
         }
       });
-      Program::template store<true, kCount>(p, static_cast<long long>(line) * p.width + column, stored, line, column,
-                                            there);
+      const long long at = static_cast<long long>(line) * p.width + column;
+      Program::template store<0, kCount>(p, at, stored, line, column, there);
     };
     if constexpr (Program::kStored || Program::kReductions) row.template each<Program::kStages>(p, line, compute);
     if constexpr (Program::kStoresRows)

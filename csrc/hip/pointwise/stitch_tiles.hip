@@ -39,7 +39,7 @@ struct TileElements : VectorizedElements<Program, kCount, true> {
           Base::compute(p, loaded, j, nullptr, stored[k], reduced);
           reductions.add(j, reduced);
         }
-        Program::template store<true, kCount>(p, static_cast<long long>(at) * p.width + column, stored[k], at, column);
+        Program::template store<0, kCount>(p, static_cast<long long>(at) * p.width + column, stored[k], at, column);
       }
       transposed.put(i, stored);
     }

@@ -4,6 +4,7 @@
 
 #include "program/accesses.h"
 #include "program_text.h"
+#include "stitch_contents.h"
 #include "stitch_finish.h"
 #include "stitch_source.h"
 
@@ -38,10 +39,11 @@ bool accesses_full(const Program& program) {
 }
 
 // The plain kernel with the program in it.
-gpu::Kernel generated(const gpu::Entry& plain, const ProgramCall& call) {
+gpu::Kernel generated(const gpu::Entry& plain, const ProgramCall& call, const char* arguments) {
   const ProgramText& program = program_text(call);
   std::string name = std::string(plain.name) + "_" + program.digest;
-  std::string text = program.source + "REFORMER_WITH_PROGRAM(" + name + ", Program, " + plain.arguments + ")\n";
+  std::string text = program.source + "REFORMER_WITH_PROGRAM(" + name + ", Program, " +
+                     (arguments ? arguments : plain.arguments) + ")\n";
   return {plain.file, std::move(name), plain.arguments, std::move(text)};
 }
 
@@ -63,8 +65,18 @@ bool supports_program(const ProgramCall& call, const ProgramLimits& limits) {
   return output_of_result(call) >= 0;
 }
 
-KernelWithProgram::KernelWithProgram(const gpu::Entry& plain, const ProgramCall& call, int parts)
-    : kernel_(generated(plain, call)),
+DenseTensors dense_tensors(const ProgramCall& call) {
+  const StitchContents contents(call);
+  DenseTensors tensors{{}, {}, int(contents.channel_values.size())};
+  for (size_t i = 0; i < contents.loaded.size(); ++i)
+    if (contents.loads_dense(i)) tensors.loaded.push_back(size_t(contents.node(contents.loaded[i]).input));
+  for (size_t i = 0; i < contents.stored.size(); ++i)
+    if (contents.stores_dense(i)) tensors.stored.push_back(contents.stored[i]);
+  return tensors;
+}
+
+KernelWithProgram::KernelWithProgram(const gpu::Entry& plain, const ProgramCall& call, int parts, const char* arguments)
+    : kernel_(generated(plain, call, arguments)),
       result_(size_t(output_of_result(call))),
       workspace_bytes_(parts > 1 ? int64_t{4} * stitch_numbers(call.program) * parts * call.shape.channels : 0) {
   args_.rows = args_.lines = int(call.shape.rows());

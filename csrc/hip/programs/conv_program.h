@@ -3,6 +3,7 @@
 #pragma once
 
 #include <optional>
+#include <vector>
 
 #include "jit/gpu.h"
 #include "program/program.h"
@@ -23,11 +24,20 @@ struct ProgramLimits {
 // True if the kernel can run this program. The outputs may still be missing.
 bool supports_program(const ProgramCall& call, const ProgramLimits& limits);
 
+// The dense tensors of the result's type that a program reads or writes for each element, in the order of the bits of
+// its text's kDenseLoaded and kDenseStored: indices of inputs and outputs.
+struct DenseTensors {
+  std::vector<size_t> loaded, stored;
+  int channel_values;  // how many values of channels elements depend on
+};
+DenseTensors dense_tensors(const ProgramCall& call);
+
 // A convolution kernel with a program in it, planned for a call that supports_program() accepts.
 class KernelWithProgram {
  public:
-  // parts: number of partial results of each channel that the kernel leaves, if the program reduces.
-  KernelWithProgram(const gpu::Entry& plain, const ProgramCall& call, int parts = 0);
+  // parts: number of partial results of each channel that the kernel leaves, if the program reduces. arguments: of the
+  // kernel's macro, where they differ from the plain kernel's; they follow from the program.
+  KernelWithProgram(const gpu::Entry& plain, const ProgramCall& call, int parts = 0, const char* arguments = nullptr);
 
   // Bytes for the partial results.
   int64_t workspace_bytes() const { return workspace_bytes_; }

@@ -133,6 +133,17 @@ size_t StitchContents::loaded_place(int32_t i) const {
   return size_t(std::find_if(parts.begin(), parts.end(), has) - parts.begin());
 }
 
+bool StitchContents::loads_dense(size_t i) const {
+  const ProgramNode& of = node(loaded[i]);
+  if (of.op != ProgramOp::full || parts[i].size() > 1) return false;
+  const ProgramOperand& input = inputs[size_t(of.input)];
+  return input.place < 0 && input.type == result && accesses.inputs[size_t(of.input)] * element_size(result) == 16;
+}
+
+bool StitchContents::stores_dense(size_t i) const {
+  return call.stored_type(output(stored[i])) == result && call.place_of_output(stored[i]) < 0;
+}
+
 template <class Follows>
 std::vector<int32_t> StitchContents::followed(const std::vector<int32_t>& nodes, Follows follows) const {
   std::vector<char> wanted(program.nodes.size(), false);

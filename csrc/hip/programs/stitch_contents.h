@@ -48,6 +48,9 @@ struct StitchContents {
   }
   // Index in `loaded` of the memory read for this node; the size of `loaded` if there is none.
   size_t loaded_place(int32_t i) const;
+  // True if element i of `loaded` or `stored` is a dense tensor of the result's type, with rows aligned to 16 bytes.
+  bool loads_dense(size_t i) const;
+  bool stores_dense(size_t i) const;
   bool is_of_rows(int32_t i) const { return program.needs_rows && varies[size_t(i)] == Varies::rows; }
 
   const ProgramCall& call;

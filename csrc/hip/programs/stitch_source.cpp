@@ -126,6 +126,18 @@ std::string StitchWriter::at_text(size_t i, const std::string& row) const {
   });
 }
 
+namespace {
+
+// A bit for each of `count` that has the property.
+template <class Has>
+uint64_t mask_of(size_t count, Has has) {
+  uint64_t mask = 0;
+  for (size_t i = 0; i < count; ++i) mask |= uint64_t(has(i)) << i;
+  return mask;
+}
+
+}  // namespace
+
 void StitchWriter::constants() {
   const bool has_result =
       contents_.first_result >= 0 && !contents_.is_transposed();  // kernels with tiles store all outputs
@@ -139,6 +151,9 @@ void StitchWriter::constants() {
   if (has_result) body_ << "  static constexpr int kResult = " << contents_.first_result << ";\n";
   if (!contents_.program.needs_rows && !contents_.is_transposed())
     body_ << "  static constexpr int kAcc = " << contents_.acc << ";\n"
+          << "  static constexpr unsigned long long kDenseLoaded = "
+          << mask_of(contents_.loaded.size(), [&](size_t i) { return contents_.loads_dense(i); }) << ", kDenseStored = "
+          << mask_of(contents_.stored.size(), [&](size_t i) { return contents_.stores_dense(i); }) << ";\n"
           << "  enum { kAccAccess = " << std::max(1, contents_.accesses.acc) << " };  // of stitched kernels only\n";
   if (reductions().empty()) return;
   const auto table = [&](const char* type, const char* name, auto value) {
@@ -196,7 +211,8 @@ void StitchWriter::of_channel() {
 }
 
 void StitchWriter::load() {
-  body_ << "  template <int kCount, bool kChannelsAlong, int kSize>\n"
+  // kSkipped: a bit for each value that is not loaded.
+  body_ << "  template <int kCount, bool kChannelsAlong, unsigned long long kSkipped = 0, int kSize>\n"
            "  DEVICE static void load(const StitchArgs& p, int line, int column, float (&to)[kSize][kCount]) {\n";
   const auto is_dense = [&](int32_t i) {
     return node(i).op == ProgramOp::full && contents_.inputs[size_t(node(i).input)].place < 0;
@@ -224,15 +240,15 @@ void StitchWriter::load() {
       body_ << "    read_row<" << type_name(type) << ", kCount, kChannelsAlong>(p, " << input << ", line, column, "
             << to << ");\n";
     else
-      body_ << "    read<" << typed_text(i) << ">(" << input << ", " << at << ", " << to << ");\n";
+      body_ << "    if constexpr (!(kSkipped >> " << i << " & 1)) read<" << typed_text(i) << ">(" << input << ", " << at
+            << ", " << to << ");\n";
   }
   body_ << "  }\n";
 }
 
 void StitchWriter::store() {
-  const bool has_result =
-      contents_.first_result >= 0 && !contents_.is_transposed();  // kernels with tiles store all outputs
-  body_ << "  template <bool kAll, int kCount, int kSize, class There = AllOfGroup>\n"
+  // kSkipped: a bit for each output that is not stored.
+  body_ << "  template <unsigned long long kSkipped, int kCount, int kSize, class There = AllOfGroup>\n"
            "  DEVICE static void store(const StitchArgs& p, long long at, const float (&from)[kSize][kCount], int "
            "line = 0, int column = 0, const There& there = {}) {\n";
   for (size_t i = 0; i < contents_.stored.size(); ++i) {
@@ -244,7 +260,7 @@ void StitchWriter::store() {
     const std::string at = place < 0 ? "at" : place_text(place) + (has_targets ? " + target" : "");
     const std::string from = has_targets ? "row" : "from[" + std::to_string(i) + "]";
     body_ << "    ";
-    if (has_result) body_ << "if constexpr (kAll || kResult != " << i << ") ";
+    body_ << "if constexpr (!(kSkipped >> " << i << " & 1)) ";
     if (has_targets) {
       const ProgramOperand& targets = contents_.inputs[size_t(output.targets)];
       body_ << "each_target<" << targets.width << ">(p.in[" << output.targets << "], " << place_of_line(targets.place)

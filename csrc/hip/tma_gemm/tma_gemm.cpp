@@ -3,9 +3,8 @@
 
 #include "hip/devices.h"
 #include "hip/gpu_solver.h"
-#include "hip/programs/conv_program.h"
 #include "jit/gpu.h"
-#include "tma_gemm_launch.h"
+#include "tma_program_launch.h"
 
 namespace reformer {
 namespace {
@@ -13,25 +12,28 @@ namespace {
 // Kernels whose tiles have so many rows and columns of the product.
 class GpuTmaGemm final : public GpuSolver {
  public:
-  GpuTmaGemm(const char* name, int rows, int columns) : name_(name) {
+  GpuTmaGemm(const char* name, int rows, int columns, TmaConsumers consumers = TmaConsumers::cooperative)
+      : name_(name) {
     for (const TmaGemmKernel& kernel : tma_gemm_kernels())
-      if (kernel.rows == rows && kernel.columns == columns) kernels_.push_back(&kernel);
+      if (kernel.tile.rows == rows && kernel.tile.columns == columns && kernel.tile.consumers == consumers)
+        kernels_.push_back(&kernel);
   }
   const char* name() const override { return name_; }
 
   Planned<ConvPlan> plan(const ConvProblem& p, const Device& device) const override {
     if (!has_tma(device.arch)) return "it is for Hopper GPUs (sm_90)";
     if (const char* why = unsupported_by_tma_gemm(p)) return why;
-    const Choice chosen = best(p, device, false);
+    const Choice chosen = best(p, device);
+    if (!chosen.config.launch.blocks_x) return "there are no such kernels for this problem";
     ConvPlan plan;
     plan.us = chosen.us;
     plan.workspace_bytes = chosen.config.workspace_bytes;
-    plan.run = [chosen, direction = p.direction, kernel = gpu::Kernel(chosen.kernel->entry),
+    plan.run = [chosen, direction = p.direction, kernel = gpu::Kernel(chosen.kernel.entry),
                 finish = gpu::Kernel(implicit_gemm_finish(p.dtype)->entry)](const ConvBuffers& b) {
       TmaGemmConfig bound = chosen.config;
       void* const results[] = {b.y, b.x, b.w};
-      bind(bound, *chosen.kernel, b.x, b.y, b.w, b.bias, results[size_t(direction)], b.workspace);
-      gpu::launch(kernel, bound.launch, b.queue, &bound.args, chosen.kernel->args_bytes());
+      bind(bound, chosen.kernel, b.x, b.y, b.w, b.bias, results[size_t(direction)], b.workspace);
+      gpu::launch(kernel, bound.launch, b.queue, &bound.args, chosen.kernel.args_bytes());
       if (bound.workspace_bytes) gpu::launch(finish, bound.finish_launch, b.queue, bound.finish_args);
     };
     return plan;
@@ -41,43 +43,42 @@ class GpuTmaGemm final : public GpuSolver {
     if (p.direction != Direction::forward || tma_gemm_layout(p) != Layout::nhwc ||
         !supports_program(program, {2, Reduces::result}))
       return "it does not run such a program";
-    const Choice chosen = best(p, device, !program.program.reductions.empty());
-    if (!chosen.kernel) return "its blocks would leave too many partial results";
+    const TmaEpilogue epilogue = tma_epilogue(tma_tensors(program));
+    const Choice chosen = best(p, device, epilogue, !program.program.reductions.empty());
+    if (!chosen.config.launch.blocks_x) return "its memory or its partial results would not suffice";
     if (chosen.config.workspace_bytes) return "another kernel adds up its partial sums";
-    const int parts = tma_gemm_parts(*chosen.kernel, chosen.config.args);
-    const KernelWithProgram kernel(chosen.kernel->entry, program, parts);
+    const TmaGemmProgram kernel(chosen.kernel, chosen.config, program);
     ConvPlan plan;
     plan.workspace_bytes = kernel.workspace_bytes();
-    plan.run_with = [chosen, kernel](const ConvBuffers& b, const ProgramCall& call) {
-      TmaGemmConfig bound = chosen.config;
-      bind(bound, *chosen.kernel, b.x, nullptr, b.w, nullptr, kernel.result_of(call), nullptr);
-      if (chosen.kernel->what.windows)
-        kernel.launch(bound.launch, b.queue, bound.args, call, b.workspace);
-      else
-        kernel.launch(bound.launch, b.queue, static_cast<const TmaGemmArgs&>(bound.args), call, b.workspace);
+    plan.run_with = [kernel](const ConvBuffers& b, const ProgramCall& call) {
+      kernel.launch(b.queue, b.x, b.w, call, b.workspace);
     };
     return plan;
   }
 
  private:
   struct Choice {
-    const TmaGemmKernel* kernel = nullptr;
-    TmaGemmConfig config;
+    TmaGemmKernel kernel;
+    TmaGemmConfig config;  // without blocks if no kernel computes the problem
     double us = std::numeric_limits<double>::infinity();
   };
   // reduces: the program reduces over all rows. Each block leaves a partial result, so blocks must compute several
   // tiles each.
-  Choice best(const ConvProblem& p, const Device& device, bool reduces) const {
+  Choice best(const ConvProblem& p, const Device& device, const TmaEpilogue& epilogue = {},
+              bool reduces = false) const {
     const int units = usual_units(device.arch);
     Choice best, tried;
     for (const TmaGemmKernel* kernel : kernels_) {
       if (!kernel->computes(p)) continue;
-      for (const TmaGemmSchedule& schedule : tma_gemm_schedules(p, *kernel, units)) {
-        tried.kernel = kernel;
-        configure_tma_gemm(p, *kernel, schedule, tried.config);
-        if (reduces && (schedule.splits > 1 || tma_gemm_parts(*kernel, tried.config.args) > kMostParts * units))
+      tried.kernel = kernel->with(epilogue);
+      // With fewer stages nothing is loaded during a product. Besides 192 sums there are no registers for a reduction.
+      const bool many_sums = tried.kernel.tile.takes_turns() && tried.kernel.tile.columns > 128;
+      if (tried.kernel.tile.stages < 2 || (reduces && many_sums)) continue;
+      for (const TmaGemmSchedule& schedule : tma_gemm_schedules(p, tried.kernel, units)) {
+        configure_tma_gemm(p, tried.kernel, schedule, tried.config);
+        if (reduces && (schedule.splits > 1 || tma_gemm_parts(tried.kernel, tried.config.args) > kMostParts * units))
           continue;
-        tried.us = tma_gemm_us(p, *kernel, tried.config, units);
+        tried.us = tma_gemm_us(p, tried.kernel, tried.config, units);
         if (tried.us < best.us) best = tried;
       }
     }
@@ -99,6 +100,8 @@ const Solver& gpu_tma_gemm_128x128() { static const GpuTmaGemm solver("gpu_tma_g
 const Solver& gpu_tma_gemm_128x64() { static const GpuTmaGemm solver("gpu_tma_gemm_128x64", 128, 64); return solver; }
 const Solver& gpu_tma_gemm_64x128() { static const GpuTmaGemm solver("gpu_tma_gemm_64x128", 64, 128); return solver; }
 const Solver& gpu_tma_gemm_64x64() { static const GpuTmaGemm solver("gpu_tma_gemm_64x64", 64, 64); return solver; }
+const Solver& gpu_tma_gemm_pingpong_128x192() { static const GpuTmaGemm solver("gpu_tma_gemm_pingpong_128x192", 128, 192, TmaConsumers::pingpong); return solver; }
+const Solver& gpu_tma_gemm_pingpong_128x128() { static const GpuTmaGemm solver("gpu_tma_gemm_pingpong_128x128", 128, 128, TmaConsumers::pingpong); return solver; }
 // clang-format on
 
 }  // namespace reformer

@@ -6,16 +6,58 @@
 
 namespace reformer {
 
-constexpr int kTmaDepth = 64;  // elements of depth per step: 128 bytes
-constexpr int kTmaStoreBytes =
-    8192;  // 64 x 64 elements on their way to global memory; a warpgroup has two such buffers
+constexpr int kTmaDepth = 64;       // elements of depth per step: 128 bytes
+constexpr int kTmaBoxBytes = 8192;  // 64 x 64 elements of the result, or of another tensor of its shape
+constexpr int kTmaMostShared = 227 << 10;
 
-// There is a warpgroup for each 64 rows, and a warp that starts the copies. If the sums take more registers than each
-// thread gets, a whole warpgroup starts the copies and gives its registers away.
-constexpr bool tma_gemm_gives_registers(int columns) { return columns > 128; }
-constexpr int tma_gemm_threads(int rows, int columns) {
-  return rows * 2 + (tma_gemm_gives_registers(columns) ? 128 : 32);
-}
+// The warpgroups that multiply either compute 64 rows each of one tile, or have different tiles and take turns: while
+// one of two multiplies, the other one runs the epilogue of its tile (ping-pong).
+enum class TmaConsumers : int { cooperative, pingpong };
+
+// The tensors that a program's epilogue accesses by the copy engine, and its values of channels, which are in shared
+// memory.
+struct TmaEpilogue {
+  int loaded = 0, stored = 1, channel_values = 0;
+};
+constexpr int kTmaMostLoaded = 2, kTmaMostStored = 2;
+
+// A block's tile and its threads and shared memory: the ring of operands' tiles, then the consumers' boxes, two for
+// each tensor of the epilogue and consumer, values of channels, and barriers.
+//
+// After the consumers come the warps that start copies: of operands and, if the epilogue loads tensors, one for each
+// consumer. Where sums take more registers than each thread gets, these are a whole warpgroup, which gives its
+// registers away.
+struct TmaTile {
+  int rows, columns, stages;
+  TmaConsumers consumers;
+
+  constexpr bool takes_turns() const { return consumers == TmaConsumers::pingpong; }
+  constexpr int groups() const { return takes_turns() ? 2 : rows / 64; }
+  constexpr int group_rows() const { return takes_turns() ? rows : 64; }
+  constexpr bool gives_registers() const { return takes_turns() || columns > 128; }
+  constexpr int threads(TmaEpilogue epilogue = {}) const {
+    return groups() * 128 + (gives_registers() ? 128 : 32 * (1 + (epilogue.loaded ? groups() : 0)));
+  }
+  constexpr int ring_bytes() const { return stages * (rows + columns) * kTmaDepth * 2; }
+  constexpr int boxes(TmaEpilogue epilogue) const { return 2 * (epilogue.loaded + epilogue.stored); }
+  constexpr int channels_at(TmaEpilogue epilogue) const {
+    return ring_bytes() + groups() * boxes(epilogue) * kTmaBoxBytes;
+  }
+  constexpr int barriers_at(TmaEpilogue epilogue) const {
+    return channels_at(epilogue) + epilogue.channel_values * columns * 4;
+  }
+  // Two for each stage, one for each consumer's turn, and two for each of a consumer's two boxes that are loaded.
+  constexpr int barriers() const { return 2 * stages + groups() * 5; }
+  constexpr int shared_bytes(TmaEpilogue epilogue = {}) const {
+    return (barriers_at(epilogue) + barriers() * 8 + 15) / 16 * 16;
+  }
+  // The tile with as many of its stages as leave room for the epilogue.
+  constexpr TmaTile with(TmaEpilogue epilogue) const {
+    TmaTile tile = *this;
+    while (tile.stages > 1 && tile.shared_bytes(epilogue) > kTmaMostShared) --tile.stages;
+    return tile;
+  }
+};
 
 // The operand that both blocks of a cluster need: each block copies half of it for both.
 enum class TmaShared : int { kNothing, kRows, kColumns };
@@ -43,6 +85,17 @@ struct TmaGemmArgs {
   TmaShared shared;
   Divider by_image;  // NCHW: tiles of rows per image; in weight_grad steps per image
   int b_resident;    // 1: all of b's tiles stay in shared memory for the block's further tiles of rows
+};
+
+constexpr int threads(int rows, int columns, TmaConsumers consumers, TmaEpilogue epilogue = {}) {
+  return TmaTile{rows, columns, 1, consumers}.threads(epilogue);
+}
+
+// The arguments of a kernel that runs a program. epilogue: of each box of the result, the tensors that are loaded, then
+// those that are stored.
+template <class Args>
+struct TmaWithTensors : Args {
+  TensorMap epilogue[kTmaMostLoaded + kTmaMostStored];
 };
 
 }  // namespace reformer

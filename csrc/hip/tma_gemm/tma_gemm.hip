@@ -94,12 +94,13 @@ struct Work {
   }
 };
 
-template <What kWhat, class T, int kRows, int kColumns, int kStages, class Program>
+template <What kWhat, class T, int kRows, int kColumns, int kStages, TmaConsumers kConsumers, class Program>
 DEVICE void multiply(const TmaGemmArgs& p, const Program& program) {
-  using Shape = TmaShape<T, kRows, kColumns, kStages, Traits<kWhat>::kLinesA, Traits<kWhat>::kLinesB>;
+  using Shape = TmaShape<T, kRows, kColumns, kStages, kConsumers, Traits<kWhat>::kLinesA, Traits<kWhat>::kLinesB>;
   multiply_tiles<Work<kWhat, Shape>>(p, program);
 }
 
+constexpr TmaConsumers cooperative = TmaConsumers::cooperative, pingpong = TmaConsumers::pingpong;
 constexpr What forward = What::forward, input_grad = What::input_grad, weight_grad = What::weight_grad;
 constexpr What forward_nchw = What::forward_nchw, input_grad_nchw = What::input_grad_nchw;
 constexpr What weight_grad_nchw = What::weight_grad_nchw;
@@ -109,19 +110,21 @@ constexpr What weight_grad_nchw = What::weight_grad_nchw;
 
 // A kernel that runs a program. The program's text follows this file, and no other kernel is compiled.
 #ifdef REFORMER_TEXT_FOLLOWS
-#define REFORMER_WITH_PROGRAM(name, Program, what, T, rows, columns, stages)        \
-  KERNEL(reformer::tma_gemm_threads(rows, columns))                                 \
-  name(const __grid_constant__ reformer::WithProgram<reformer::TmaGemmArgs> args) { \
-    reformer::grid_dependency_launch();                                             \
-    reformer::multiply<reformer::what, reformer::T, rows, columns, stages>(         \
-        args.conv, reformer::RunsProgram<reformer::Program>{args.program});         \
+#define REFORMER_WITH_PROGRAM(name, Program, what, T, rows, columns, stages, consumers)                              \
+  KERNEL(reformer::threads(rows, columns, reformer::consumers, reformer::RunsProgram<reformer::Program>::kEpilogue)) \
+  name(const __grid_constant__ reformer::WithProgram<reformer::TmaWithTensors<reformer::TmaGemmArgs>> args) {        \
+    reformer::grid_dependency_launch();                                                                              \
+    reformer::multiply<reformer::what, reformer::T, rows, columns, stages, reformer::consumers>(                     \
+        args.conv, reformer::RunsProgram<reformer::Program>{args.program, args.conv.epilogue});                      \
   }
 #else
-#define X(what, T, rows, columns, stages)                                                                     \
-  KERNEL(reformer::tma_gemm_threads(rows, columns))                                                           \
-  tma_gemm_##what##_##T##_##rows##x##columns##_##stages(const __grid_constant__ reformer::TmaGemmArgs args) { \
-    reformer::grid_dependency_launch();                                                                       \
-    reformer::multiply<reformer::what, reformer::T, rows, columns, stages>(args, reformer::NoProgram{});      \
+#define X(what, T, rows, columns, stages, consumers)                                             \
+  KERNEL(reformer::threads(rows, columns, reformer::consumers))                                  \
+  tma_gemm_##what##_##T##_##rows##x##columns##_##stages##_##consumers(                           \
+      const __grid_constant__ reformer::TmaGemmArgs args) {                                      \
+    reformer::grid_dependency_launch();                                                          \
+    reformer::multiply<reformer::what, reformer::T, rows, columns, stages, reformer::consumers>( \
+        args, reformer::NoProgram{});                                                            \
   }
 #ifdef REFORMER_ENTRY
 REFORMER_APPLY(X, REFORMER_ENTRY)

@@ -42,27 +42,31 @@ inline Layout tma_gemm_layout(const ConvProblem& p) { return p.h * p.w == 1 ? La
 struct TmaGemmKernel {
   TmaGemmWhat what;
   DType dtype;
-  int rows, columns, stages;
+  TmaTile tile;
   gpu::Entry entry;
+  TmaEpilogue epilogue = {};
 
   bool computes(const ConvProblem& p) const {
     return what.direction == p.direction && what.layout == tma_gemm_layout(p) && what.windows == has_tma_windows(p) &&
            dtype == p.dtype;
   }
-  size_t args_bytes() const { return what.windows ? sizeof(TmaWindowsArgs) : sizeof(TmaGemmArgs); }
-  int threads() const { return tma_gemm_threads(rows, columns); }
-  int shared_bytes() const { return stages * ((rows + columns) * kTmaDepth * 2 + 16) + rows / 64 * 2 * kTmaStoreBytes; }
+  size_t args_bytes() const {
+    if (!what.windows) return sizeof(TmaGemmArgs);
+    return what.direction == Direction::input_grad ? sizeof(TmaClassesArgs) : sizeof(TmaWindowsArgs);
+  }
+  int threads() const { return tile.threads(epilogue); }
+  int shared_bytes() const { return tile.shared_bytes(epilogue); }
+  // The kernel with a program's epilogue, and fewer stages if the epilogue needs their memory.
+  TmaGemmKernel with(const TmaEpilogue& of) const { return {what, dtype, tile.with(of), entry, of}; }
 };
 
 inline const std::vector<TmaGemmKernel>& tma_gemm_kernels() {
-#define KERNEL_OF(file, what, T, rows, columns, stages)                           \
-  {file##_what::what,                                                             \
-   DType::T,                                                                      \
-   rows,                                                                          \
-   columns,                                                                       \
-   stages,                                                                        \
-   {"tma_gemm/" #file, #file "_" #what "_" #T "_" #rows "x" #columns "_" #stages, \
-    #what ", " #T ", " #rows ", " #columns ", " #stages}},
+#define KERNEL_OF(file, what, T, rows, columns, stages, consumers)                               \
+  {file##_what::what,                                                                            \
+   DType::T,                                                                                     \
+   {rows, columns, stages, TmaConsumers::consumers},                                             \
+   {"tma_gemm/" #file, #file "_" #what "_" #T "_" #rows "x" #columns "_" #stages "_" #consumers, \
+    #what ", " #T ", " #rows ", " #columns ", " #stages ", " #consumers}},
   static const std::vector<TmaGemmKernel> all = {
 #define X(...) KERNEL_OF(tma_gemm, __VA_ARGS__)
 #include "tma_gemm.inc"
@@ -83,7 +87,7 @@ struct TmaGemmSchedule {
 };
 
 struct TmaGemmConfig {
-  TmaWindowsArgs args{};  // 1x1 kernels read only its base, TmaGemmArgs
+  TmaClassesArgs args{};  // most kernels read only one of its bases
   gpu::Launch launch;
   TmaWindowsConfig windows;
   int images = 1;               // number of images with matrices of their own
@@ -168,22 +172,23 @@ inline void configure_tma_gemm(const ConvProblem& p, const TmaGemmKernel& kernel
   const TmaGemmSizes size = tma_gemm_sizes(p);
   const int cluster = schedule.shared == TmaShared::kNothing ? 1 : 2;
   config = {};
-  TmaWindowsArgs& a = config.args;
+  TmaClassesArgs& a = config.args;
   a.rows = size.rows, a.columns = size.columns * size.columns_taps, a.depth = size.depth;
   if (kernel.what.windows) configure_tma_windows(p, a, config.windows);
   a.steps = kernel.what.windows && !size.weight_grad ? a.classes[0].steps : size.steps();
   a.steps_each = std::max(1, ceil_div(a.steps, schedule.splits));
   const int cluster_rows = schedule.shared == TmaShared::kColumns ? 2 : 1;
-  a.row_tiles = size.row_tiles(kernel.rows, cluster_rows);
+  a.row_tiles = size.row_tiles(kernel.tile.rows, cluster_rows);
   for (int i = 0; i < config.windows.count; ++i)
-    a.classes[i].tiles = size.row_tiles_of(config.windows.classes[i].source.count(), kernel.rows, cluster_rows);
-  a.by_image = make_divider(size.weight_grad ? ceil_div(size.depth, kTmaDepth) : ceil_div(size.rows, kernel.rows));
+    a.classes[i].tiles = size.row_tiles_of(config.windows.classes[i].source.count(), kernel.tile.rows, cluster_rows);
+  a.by_image = make_divider(size.weight_grad ? ceil_div(size.depth, kTmaDepth) : ceil_div(size.rows, kernel.tile.rows));
   config.images = size.images;
   a.row_blocks = schedule.row_blocks;
-  const int column_tiles = ceil_div(size.column_tiles(kernel.columns), schedule.shared == TmaShared::kRows ? 2 : 1);
+  const int column_tiles =
+      ceil_div(size.column_tiles(kernel.tile.columns), schedule.shared == TmaShared::kRows ? 2 : 1);
   a.column_tiles = make_divider(column_tiles);
   a.shared = schedule.shared;
-  a.b_resident = a.steps_each <= kernel.stages && schedule.row_blocks < a.row_tiles && size.classes == 1;
+  a.b_resident = a.steps_each <= kernel.tile.stages && schedule.row_blocks < a.row_tiles && size.classes == 1;
   const int splits = std::max(1, ceil_div(a.steps, a.steps_each));
   config.launch.blocks_x = uint32_t(schedule.row_blocks * column_tiles);
   config.launch.blocks_y = uint32_t(splits);
@@ -201,13 +206,13 @@ inline void configure_tma_gemm(const ConvProblem& p, const TmaGemmKernel& kernel
 
 // Number of partial results of each channel that a program leaves: one for each warpgroup that has some of its rows.
 inline int tma_gemm_parts(const TmaGemmKernel& kernel, const TmaGemmArgs& a) {
-  return a.row_blocks * (a.shared == TmaShared::kColumns ? 2 : 1) * (kernel.rows / 64);
+  return a.row_blocks * (a.shared == TmaShared::kColumns ? 2 : 1) * kernel.tile.groups();
 }
 
 // Sets the pointers, as bind() of implicit_gemm_launch.h does.
 inline void bind(TmaGemmConfig& config, const TmaGemmKernel& kernel, const void* x, const void* y, const void* filter,
                  const void* bias, void* result, void* workspace) {
-  TmaWindowsArgs& a = config.args;
+  TmaClassesArgs& a = config.args;
   const Direction direction = kernel.what.direction;
   const bool weight_grad = direction == Direction::weight_grad, nchw = kernel.what.layout == Layout::nchw;
   const int depth = a.depth, pixels = weight_grad ? depth : a.rows;
@@ -221,14 +226,14 @@ inline void bind(TmaGemmConfig& config, const TmaGemmKernel& kernel, const void*
   const bool both_a = a.shared == TmaShared::kRows, both_b = a.shared == TmaShared::kColumns;
   const void* const source = direction == Direction::forward ? x : y;
   if (kernel.what.windows) {
-    bind_tma_windows(config.windows, direction, kernel.rows, kernel.columns, x, y, filter, result, a);
+    bind_tma_windows(config.windows, direction, kernel.tile.rows, kernel.tile.columns, x, y, filter, result, a);
   } else if (weight_grad) {
-    a.a = nchw ? planes(y, a.rows, kernel.rows, both_a) : matrix(y, depth, a.rows, kTmaDepth, both_a);
-    a.b = nchw ? planes(x, a.columns, kernel.columns, both_b) : matrix(x, depth, a.columns, kTmaDepth, both_b);
+    a.a = nchw ? planes(y, a.rows, kernel.tile.rows, both_a) : matrix(y, depth, a.rows, kTmaDepth, both_a);
+    a.b = nchw ? planes(x, a.columns, kernel.tile.columns, both_b) : matrix(x, depth, a.columns, kTmaDepth, both_b);
     a.result = matrix(result, a.rows, a.columns, 64, false);
   } else {
-    a.a = nchw ? planes(source, depth, kTmaDepth, both_a) : matrix(source, a.rows, depth, kernel.rows, both_a);
-    a.b = direction == Direction::forward ? matrix(filter, a.columns, depth, kernel.columns, both_b)
+    a.a = nchw ? planes(source, depth, kTmaDepth, both_a) : matrix(source, a.rows, depth, kernel.tile.rows, both_a);
+    a.b = direction == Direction::forward ? matrix(filter, a.columns, depth, kernel.tile.columns, both_b)
                                           : matrix(filter, depth, a.columns, kTmaDepth, both_b);
     a.result = nchw ? planes(result, a.columns, 64, false) : matrix(result, a.rows, a.columns, 64, false);
   }
@@ -250,17 +255,17 @@ inline double tma_gemm_us(const ConvProblem& p, const TmaGemmKernel& kernel, con
   constexpr Model kWeightGrad{87e3, 0.71, 0.17, 0.93, 0.61, 1.84, 5.1e6, 1.56, 0.15};
   constexpr double kMemory = 4.3e6, kFlops = 790e6, kTensor = 0.17 / (128 * 128);
   const Model& m = p.direction == Direction::weight_grad ? kWeightGrad : kCorrelation;
-  const TmaWindowsArgs& a = config.args;
+  const TmaClassesArgs& a = config.args;
   const TmaGemmSizes size = tma_gemm_sizes(p);
   const int occupancy = std::max(1, std::min(2048 / kernel.threads(), (227 << 10) / (kernel.shared_bytes() + 1024)));
   const double blocks = double(config.launch.blocks_x) * config.launch.blocks_y * config.launch.blocks_z;
   double waves = blocks / (multiprocessors * occupancy);
   if (waves < 4) waves = std::max(1.0, std::ceil(waves));
   const double on_one = std::max(1.0, std::min(double(occupancy), std::ceil(blocks / multiprocessors)));
-  const int tiles = gemm_launch::ceil_div(a.row_tiles, a.row_blocks), tile = kernel.rows * kernel.columns;
+  const int tiles = gemm_launch::ceil_div(a.row_tiles, a.row_blocks), tile = kernel.tile.rows * kernel.tile.columns;
   const double step =
-      std::max(std::max((kernel.rows + kernel.columns) * kTmaDepth * 2 / m.bytes, tile * kTensor) * on_one,
-               m.latency / std::min(kernel.stages, std::max(1, a.steps_each * tiles)));
+      std::max(std::max((kernel.tile.rows + kernel.tile.columns) * kTmaDepth * 2 / m.bytes, tile * kTensor) * on_one,
+               m.latency / std::min(kernel.tile.stages, std::max(1, a.steps_each * tiles)));
   const double steps = a.scattered ? double(size.steps()) / size.classes : a.steps_each;  // per tile
   double us = m.launch + waves * (m.block + tiles * (steps * step + m.store * tile / 8192 * on_one));
   if (a.shared != TmaShared::kNothing) us += m.cluster;
@@ -268,7 +273,8 @@ inline double tma_gemm_us(const ConvProblem& p, const TmaGemmKernel& kernel, con
   double floor = m.floor * std::max(bytes / kMemory, p.flops() / kFlops);
   // If memory is the bound, tiles that extend beyond the columns also take longer.
   if (!size.weight_grad)
-    floor *= std::sqrt(double(size.column_tiles(kernel.columns)) * kernel.columns / (size.columns * size.columns_taps));
+    floor *= std::sqrt(double(size.column_tiles(kernel.tile.columns)) * kernel.tile.columns /
+                       (size.columns * size.columns_taps));
   us = std::max(us, floor);
   if (config.workspace_bytes) us += m.finish + double(config.workspace_bytes) * 2 / m.finish_bytes;
   return us;
@@ -276,26 +282,30 @@ inline double tma_gemm_us(const ConvProblem& p, const TmaGemmKernel& kernel, con
 
 // The schedules worth trying for a kernel: shared operands if there are two tiles to share them; one tile of rows per
 // block, or so many that the blocks fill the GPU once; no split-K, or as many splits as fill the GPU once or, in
-// weight_grad, twice.
+// weight_grad, twice. Consumers that take turns need several tiles a block, and two blocks that share the columns: a
+// block would read 53 bytes a cycle for its tiles of 128 x 192 from the second-level cache, which gives some 46.
 inline std::vector<TmaGemmSchedule> tma_gemm_schedules(const ConvProblem& p, const TmaGemmKernel& kernel,
                                                        int multiprocessors) {
   using gemm_launch::ceil_div;
   const TmaGemmSizes size = tma_gemm_sizes(p);
-  const int rows = size.row_tiles(kernel.rows), columns = size.column_tiles(kernel.columns);
+  const int rows = size.row_tiles(kernel.tile.rows), columns = size.column_tiles(kernel.tile.columns);
   const int steps = size.steps();
   const int occupancy = std::max(1, std::min(2048 / kernel.threads(), (227 << 10) / (kernel.shared_bytes() + 1024)));
+  const bool turns = kernel.tile.takes_turns();
   std::vector<TmaGemmSchedule> all;
   for (const TmaShared shared : {TmaShared::kNothing, TmaShared::kRows, TmaShared::kColumns}) {
     if ((shared == TmaShared::kRows && columns < 2) || (shared == TmaShared::kColumns && rows / size.classes < 2))
       continue;
-    const int row_tiles = size.row_tiles(kernel.rows, shared == TmaShared::kColumns ? 2 : 1);
+    if (turns && shared != (rows < 2 ? TmaShared::kNothing : TmaShared::kColumns)) continue;
+    const int row_tiles = size.row_tiles(kernel.tile.rows, shared == TmaShared::kColumns ? 2 : 1);
     const int column_tiles = shared == TmaShared::kRows ? ceil_div(columns, 2) : columns;
     const int slots = multiprocessors * occupancy / (shared == TmaShared::kNothing ? 1 : 2);
-    all.push_back({shared, row_tiles, 1});
-    if (p.direction != Direction::weight_grad && int64_t{row_tiles} * column_tiles > slots)
+    const bool fills = int64_t{row_tiles} * column_tiles > slots;
+    if (!turns || !fills) all.push_back({shared, row_tiles, 1});
+    if (fills && (turns || p.direction != Direction::weight_grad))
       all.push_back({shared, ceil_div(row_tiles, ceil_div(row_tiles, std::max(1, slots / column_tiles))), 1});
     // Partial sums would be transposed or scattered.
-    if ((tma_gemm_layout(p) == Layout::nchw && !size.weight_grad) || size.classes > 1) continue;
+    if (turns || (tma_gemm_layout(p) == Layout::nchw && !size.weight_grad) || size.classes > 1) continue;
     int last = 1;
     for (int waves = 1; steps >= 8 && waves <= (p.direction == Direction::weight_grad ? 2 : 1); ++waves) {
       const int64_t fill = int64_t{slots} * waves / (int64_t{row_tiles} * column_tiles);

@@ -1,6 +1,6 @@
 // Products of tiles with Hopper's TMA and wgmma: the bulk copy engine fills a ring of tiles in shared memory,
-// warpgroups multiply them, and the engine stores the result. The kernel's Work defines the tiles (tma_gemm.hip,
-// tma_windows.hip).
+// warpgroups (the consumers) multiply them, and the engine stores the result. It also loads the tensors that a program
+// in the epilogue reads. The kernel's Work defines the tiles (tma_gemm.hip, tma_windows.hip).
 //
 // Most of these problems are bound by reading tiles from the second-level cache. So adjacent blocks share: the two
 // blocks of a cluster that have the same rows, or the same columns, load half of that operand each, for both. And while
@@ -19,30 +19,62 @@
 namespace reformer {
 namespace {
 
-template <class T_, int kRows_, int kColumns_, int kStages_, Lines kLinesA, Lines kLinesB>
+template <class T_, int kRows_, int kColumns_, int kStages, TmaConsumers kConsumers, Lines kLinesA, Lines kLinesB>
 struct TmaShape {
   using T = T_;
-  static constexpr int kRows = kRows_, kColumns = kColumns_, kStages = kStages_;
-  static constexpr int kGroups = kRows / 64;
-  static constexpr bool kGivesRegisters = tma_gemm_gives_registers(kColumns);
+  static constexpr TmaTile kTile{kRows_, kColumns_, kStages, kConsumers};
+  static constexpr int kRows = kRows_, kColumns = kColumns_,
+                       kBlocks = kTile.group_rows() / 64;  // of a consumer, 64 rows each
+  static constexpr bool kTakesTurns = kTile.takes_turns(), kGivesRegisters = kTile.gives_registers();
+  static constexpr bool kManySums = kBlocks * kColumns >= 384;  // 192 a thread
   using TileA = OperandTile<T, kRows, kTmaDepth, kLinesA>;
   using TileB = OperandTile<T, kColumns, kTmaDepth, kLinesB>;
+  using Sums = GroupTile<T, kColumns, kBlocks>;
 };
 
-// The ring of tiles, with two barriers for each: full and empty.
-template <class Shape>
-struct TmaRing {
-  static constexpr int kStages = Shape::kStages;
+// The block's shared memory. The ring's stages have two barriers each, full and empty; likewise the boxes that are
+// loaded for a consumer, of which it has two for each tensor. A consumer waits for its turn.
+template <class Shape, class Program>
+struct TmaMemory {
+  static constexpr TmaTile kTile = Shape::kTile;
+  static constexpr TmaEpilogue kEpilogue = Program::kEpilogue;
+  static constexpr int kStages = kTile.stages, kGroups = kTile.groups();
   static constexpr int kBytesA = Shape::TileA::kBytes, kBytesB = Shape::TileB::kBytes;
-  static constexpr int kStores = kStages * (kBytesA + kBytesB);
-  static constexpr int kBarriers = kStores + Shape::kGroups * 2 * kTmaStoreBytes;
+  static constexpr int kRing = kTile.ring_bytes(), kOfGroup = kTile.boxes(kEpilogue) * kTmaBoxBytes;
+  static constexpr int kChannels = kTile.channels_at(kEpilogue), kBarriers = kTile.barriers_at(kEpilogue);
   unsigned char* memory;
 
   DEVICE typename Shape::TileA a(int stage) const { return {memory + stage * kBytesA}; }
   DEVICE typename Shape::TileB b(int stage) const { return {memory + kStages * kBytesA + stage * kBytesB}; }
+  DEVICE unsigned char* stored(int group, int half) const {
+    return memory + kRing + group * kOfGroup + half * kEpilogue.stored * kTmaBoxBytes;
+  }
+  DEVICE unsigned char* loaded(int group, int half) const {
+    return stored(group, 2) + half * kEpilogue.loaded * kTmaBoxBytes;
+  }
+  DEVICE float* channels() const { return reinterpret_cast<float*>(memory + kChannels); }
+
   DEVICE unsigned full(int stage) const { return tma::shared_address(memory + kBarriers + stage * 8); }
   DEVICE unsigned empty(int stage) const { return full(kStages + stage); }
-  DEVICE unsigned char* stores(int group) const { return memory + kStores + group * 2 * kTmaStoreBytes; }
+  DEVICE unsigned turn(int group) const { return full(2 * kStages + group); }
+  DEVICE unsigned full_boxes(int group, int half) const { return full(2 * kStages + kGroups + group * 4 + half); }
+  DEVICE unsigned empty_boxes(int group, int half) const { return full_boxes(group, 2 + half); }
+
+  // arrivals: of warps that have read a stage of the ring.
+  DEVICE void init_barriers(int arrivals) const {
+    for (int stage = 0; stage < kStages; ++stage) {
+      tma::init_barrier(full(stage), 1);
+      tma::init_barrier(empty(stage), arrivals);
+    }
+    for (int group = 0; group < kGroups; ++group) {
+      tma::init_barrier(turn(group), 4);
+      for (int half = 0; half < 2; ++half) {
+        tma::init_barrier(full_boxes(group, half), 1);
+        tma::init_barrier(empty_boxes(group, half), 4);
+      }
+    }
+    tma::publish_barriers();
+  }
 };
 
 // A stage of the ring, and the parity of its barriers' phase.
@@ -51,6 +83,11 @@ struct TmaPipelineState {
   int stage = 0, parity = 0;
   DEVICE void advance() {
     if (++stage == kStages) stage = 0, parity ^= 1;
+  }
+  DEVICE void advance(int by) {
+    stage += by;
+    parity ^= stage / kStages & 1;
+    stage %= kStages;
   }
 };
 
@@ -82,63 +119,130 @@ DEVICE void load_tile(const TensorMap& map, const Tile& to, unsigned barrier, in
   }
 }
 
-// Rounds and stores 64 rows, from `row` on, of the sums that mma holds in pairs, or of the program's results for them.
-// Stores one box of columns at a time, via the two halves of the group's memory in turns.
-template <class Work, class T, int kColumns, class Program>
-DEVICE void store_result(const Work& work, const typename Work::Tile& tile, float (&sums)[kColumns / 8][4],
-                         unsigned char* stores, int& half, int group, int row, Program& program) {
-  const int lane = lane_id(), first_row = warp_id() % 4 * 16, column = work.column;
-  const bool starts = thread_id() % 128 == 0;
-  if (work.p.bias) {
-    const T* bias = static_cast<const T*>(work.p.bias);
+// A consumer's thread if there is no program: rounds the sums.
+template <class Work>
+class TmaRounds {
+  using T = typename Work::Shape::T;
+  static constexpr int kColumns = Work::Shape::kColumns;
+
+ public:
+  DEVICE explicit TmaRounds(const Work& work) : work_(work) {}
+
+  // Adds the bias to the tile's sums.
+  DEVICE void begin(typename Work::Shape::Sums& sums) const {
+    if (!work_.p.bias) return;
+    const T* bias = static_cast<const T*>(work_.p.bias);
     UNROLL
     for (int box = 0; box < kColumns / 8; box += 8) {
       float two[8][2];
       UNROLL
       for (int j = 0; j < 8; ++j) {  // unconditional, so that all loads are in flight at once
-        const int at = column + (box + j) * 8 + lane % 4 * 2;
-        widen<T, 2>(load<T, 2>(bias + (at < work.p.columns ? at : work.p.columns - 2)), two[j]);
+        const int at = work_.column + (box + j) * 8 + lane_id() % 4 * 2;
+        widen<T, 2>(load<T, 2>(bias + (at < work_.p.columns ? at : work_.p.columns - 2)), two[j]);
       }
       UNROLL
       for (int j = 0; j < 8; ++j) {
         UNROLL
-        for (int e = 0; e < 4; ++e) sums[box + j][e] += two[j][e % 2];
+        for (int e = 0; e < 4; ++e) {
+          UNROLL
+          for (int block = 0; block < Work::Shape::kBlocks; ++block) sums.sums(block)[box + j][e] += two[j][e % 2];
+        }
       }
     }
   }
-  UNROLL
-  for (int box = 0; box < kColumns / 64; ++box) {
-    if (column + box * 64 >= work.columns()) break;
-    program.run(sums, box * 8, row + first_row, column + box * 64);
-    unsigned char* const to = stores + half * kTmaStoreBytes;
-    half ^= 1;
-    if (starts) tma::wait_for_reads<1>();  // the store before the last one has finished reading this half
-    tma::group_barrier(1 + group, 128);
+  DEVICE void run(const float (&sums)[kColumns / 8][4], int box, const unsigned char*, unsigned char* to, int,
+                  int) const {
     UNROLL
-    for (int j = box * 8; j < box * 8 + 8; j += 2) {
-      // Two of the four 8 x 8 matrices have the sums of the first 8 rows, two those of the next, for 2 x 8 columns.
-      const int line = Work::kTransposed ? (j % 8 + lane / 16) * 8 + lane % 8 : first_row + lane % 16;
-      const int chunk = Work::kTransposed ? first_row / 8 + lane / 8 % 2 : j % 8 + lane / 16;
+    for (int j = box * 8; j < box * 8 + 8; j += 2)
       tma::store_matrices<Work::kTransposed>(
-          tma::shared_address(to + line * 128 + (chunk ^ line % 8) * 16), narrow_pair<T>(sums[j][0], sums[j][1]),
+          tma::shared_address(to + place_in_box<Work::kTransposed>(j)), narrow_pair<T>(sums[j][0], sums[j][1]),
           narrow_pair<T>(sums[j][2], sums[j][3]), narrow_pair<T>(sums[j + 1][0], sums[j + 1][1]),
           narrow_pair<T>(sums[j + 1][2], sums[j + 1][3]));
+  }
+  DEVICE void store(const typename Work::Tile& tile, unsigned from, int column, int row) const {
+    work_.store(tile, from, row, column);
+  }
+  DEVICE void reduce(const unsigned char*, int, int) const {}
+  DEVICE void end(unsigned char*, int, int, int) const {}
+
+ private:
+  const Work& work_;
+};
+// If there is one.
+template <class Work, class Program>
+class TmaRuns : public Program::template Thread<Work::Shape::kColumns> {
+  using Base = typename Program::template Thread<Work::Shape::kColumns>;
+
+ public:
+  DEVICE TmaRuns(const Program& program, int column, float* channels, int threads)
+      : Base(program, column, channels, threads) {}
+  DEVICE void begin(typename Work::Shape::Sums&) const {}
+  DEVICE void store(const typename Work::Tile&, unsigned from, int column, int row) const {
+    Base::store(from, column, row);
+  }
+};
+
+template <class Work, class Memory>
+DEVICE TmaRounds<Work> epilogue_of(const NoProgram&, const Work& work, const Memory&) {
+  return TmaRounds<Work>(work);
+}
+template <class Work, class Memory, class Program>
+DEVICE auto epilogue_of(const RunsProgram<Program>& program, const Work& work, const Memory& memory) {
+  constexpr int kThreads = Memory::kGroups * 128;
+  TmaRuns<Work, RunsProgram<Program>> runs(program, work.column, memory.channels(), kThreads);
+  if constexpr (Program::kChannelValues > 0) tma::group_barrier(1 + Memory::kGroups, kThreads);
+  return runs;
+}
+
+// Calls function(row, column, number of 64 rows, number of 64 columns) for the boxes of the rows from `row` on that a
+// consumer computes.
+template <class Work, class Function>
+DEVICE void for_each_box(const Work& work, int row, Function function) {
+  UNROLL
+  for (int block = 0; block < Work::Shape::kBlocks; ++block) {
+    UNROLL
+    for (int box = 0; box < Work::Shape::kColumns / 64; ++box) {
+      const int column = work.column + box * 64;
+      if (column < work.columns()) function(row + block * 64, column, block, box);
     }
-    wgmma::publish();
-    tma::group_barrier(1 + group, 128);
-    if (starts) work.store(tile, tma::shared_address(to), row, column + box * 64);
-    program.reduce(to, box, row);  // before the memory is overwritten
   }
 }
 
+// Stores a consumer's rows, from `row` on: the boxes go via the two halves of its memory in turns. loads: the state of
+// the boxes that are loaded; half: of those that are stored.
+template <class Work, class Memory, class Thread>
+DEVICE void store_result(const Work& work, const typename Work::Tile& tile, typename Work::Shape::Sums& sums,
+                         const Memory& memory, TmaPipelineState<2>& loads, int& half, int group, int row,
+                         Thread& thread) {
+  const bool starts = thread_id() % 128 == 0;
+  thread.begin(sums);
+  for_each_box(work, row, [&](int box_row, int column, int block, int box) {
+    unsigned char* const to = memory.stored(group, half);
+    half ^= 1;
+    // The stores before the last ones have finished reading this half.
+    if (starts) tma::wait_for_reads<Memory::kEpilogue.stored>();
+    tma::group_barrier(1 + group, 128);
+    if constexpr (Memory::kEpilogue.loaded > 0) tma::wait(memory.full_boxes(group, loads.stage), loads.parity);
+    thread.run(sums.sums(block), box, memory.loaded(group, loads.stage), to, box_row + warp_id() % 4 * 16, column);
+    wgmma::publish();
+    if constexpr (Memory::kEpilogue.loaded > 0) {
+      if (lane_id() == 0) tma::arrive(memory.empty_boxes(group, loads.stage));
+      loads.advance();
+    }
+    tma::group_barrier(1 + group, 128);
+    if (starts) thread.store(tile, tma::shared_address(to), column, box_row);
+    thread.reduce(to, box, box_row);  // before the memory is overwritten
+  });
+}
+
 // Stores the fp32 sums unchanged, if those of other blocks have to be added (split-K).
-template <int kColumns, class Work>
-DEVICE void store_partial(const Work& work, const float (&sums)[kColumns / 8][4], int row) {
+template <class Work>
+DEVICE void store_partial(const Work& work, typename Work::Shape::Sums& sums, int row) {
   const int lane = lane_id();
   row += warp_id() % 4 * 16 + lane / 4;
-  float* const to = work.p.partial + (static_cast<long long>(block_y()) * work.p.rows + row) * work.p.columns;
+  float* const to = work.p.partial + static_cast<long long>(block_y()) * work.p.rows * work.p.columns;
   UNROLL
-  for (int j = 0; j < kColumns / 8; ++j) {
+  for (int j = 0; j < Work::Shape::kColumns / 8; ++j) {
     const int at = work.partial_column(work.column + j / 8 * 64, j % 8 * 8 + lane % 4 * 2);
     if constexpr (Work::kGaps) {
       if (at >= work.p.columns) continue;
@@ -146,9 +250,14 @@ DEVICE void store_partial(const Work& work, const float (&sums)[kColumns / 8][4]
       if (at >= work.p.columns) break;
     }
     UNROLL
-    for (int e = 0; e < 4; e += 2) {
-      const float two[2] = {sums[j][e], sums[j][e + 1]};
-      if (row + e * 4 < work.p.rows) store<fp32, 2>(to + e * 4 * work.p.columns + at, narrow<fp32, 2>(two));
+    for (int block = 0; block < Work::Shape::kBlocks; ++block) {
+      UNROLL
+      for (int e = 0; e < 4; e += 2) {
+        const int of_row = row + block * 64 + e * 4;
+        const float two[2] = {sums.sums(block)[j][e], sums.sums(block)[j][e + 1]};
+        if (of_row < work.p.rows)
+          store<fp32, 2>(to + static_cast<long long>(of_row) * work.p.columns + at, narrow<fp32, 2>(two));
+      }
     }
   }
 }
@@ -170,34 +279,146 @@ DEVICE void store_partial(const Work& work, const float (&sums)[kColumns / 8][4]
 //   kGaps                            true if some of the columns before columns() have no place among partial sums
 //   kMayBeEmpty                      true if tiles may have no steps
 // clang-format on
+template <class Work, class Program>
+struct TmaBlock {
+  using Shape = typename Work::Shape;
+  using Tile = typename Work::Tile;
+  using Memory = TmaMemory<Shape, Program>;
+  static constexpr TmaTile kTile = Shape::kTile;
+  static constexpr int kGroups = kTile.groups();
+  static constexpr bool kTakesTurns = Shape::kTakesTurns;
+  const Work& work;
+  const Program& program;
+  const Memory memory;
+  int first, first_step, steps;  // this block's first tile of rows, and its steps of each tile
+  bool pair;                     // it is one of two of a cluster
+
+  // Calls own(tile) for the consumer's tiles, and other(tile) for those of the other consumer.
+  template <class Own, class Other>
+  DEVICE void for_each_tile_of(int group, Own own, Other other) const {
+    int number = 0;
+    work.for_each_tile(first, [&](const Tile& tile) {
+      if (kTakesTurns && (number++ ^ group) & 1)
+        other(tile);
+      else
+        own(tile);
+    });
+  }
+  // The first of its rows.
+  DEVICE static int row_of(const Tile& tile, int group) { return tile.row + (kTakesTurns ? 0 : group * 64); }
+
+  // Fills the ring. By one thread.
+  DEVICE void load_operands() const {
+    TmaPipelineState<kTile.stages> state;
+    bool with_b = true;
+    work.for_each_tile(first, [&](const Tile& tile) {
+      auto copies = work.copies_of(tile, first_step);
+      for (int step = 0; step < work.steps_of(tile, steps); ++step) {
+        copies.begin(first_step + step);
+        const unsigned full = memory.full(state.stage);
+        tma::wait(memory.empty(state.stage), state.parity ^ 1);
+        tma::arrive_expecting(full, memory.kBytesA + (with_b ? memory.kBytesB : 0));
+        copies.a(memory.a(state.stage), full);
+        if (with_b) copies.b(memory.b(work.p.b_resident ? step : state.stage), full);
+        copies.end();
+        state.advance();
+      }
+      with_b = !work.p.b_resident;
+    });
+  }
+
+  // Loads the epilogue's tensors for a consumer, while it multiplies and as it goes on with its epilogue. By one
+  // thread.
+  DEVICE void load_tensors(int group) const {
+    TmaPipelineState<2> state;
+    const auto load = [&](const Tile& tile) {
+      for_each_box(work, row_of(tile, group), [&](int row, int column, int, int) {
+        const unsigned full = memory.full_boxes(group, state.stage);
+        tma::wait(memory.empty_boxes(group, state.stage), state.parity ^ 1);
+        tma::arrive_expecting(full, Memory::kEpilogue.loaded * kTmaBoxBytes);
+        program.load(tma::shared_address(memory.loaded(group, state.stage)), full, column, row);
+        state.advance();
+      });
+    };
+    for_each_tile_of(group, load, [](const Tile&) {});
+  }
+
+  // This warp has finished reading the tiles of the stage.
+  DEVICE void release(int stage) const {
+    if (pair) {
+      if (lane_id() < 2) tma::arrive_there(memory.empty(stage), lane_id());
+    } else if (lane_id() == 0) {
+      tma::arrive_there(memory.empty(stage), 0);
+    }
+  }
+
+  // Multiplies the tiles of a stage after another; the products of one are in flight while the next ones are started.
+  // turn: the parity of the consumer's turn.
+  DEVICE void multiply(const Tile& tile, typename Shape::Sums& sums, TmaPipelineState<kTile.stages>& state, int group,
+                       int turn) const {
+    sums.clear();
+    if constexpr (kTakesTurns) tma::wait(memory.turn(group), turn);
+    int before = 0;
+    for (int step = 0; step < work.steps_of(tile, steps); ++step) {
+      tma::wait(memory.full(state.stage), state.parity);
+      sums.start(memory.a(state.stage), kTakesTurns ? 0 : group * 64, memory.b(work.p.b_resident ? step : state.stage));
+      if (step) {
+        wgmma::wait<1>();
+        release(before);
+      }
+      before = state.stage;
+      state.advance();
+    }
+    if constexpr (kTakesTurns)  // the other one's products may be started behind these
+      if (lane_id() == 0) tma::arrive(memory.turn(1 - group));
+    sums.finish();
+    if (!Work::kMayBeEmpty || work.steps_of(tile, steps)) release(before);
+  }
+
+  DEVICE void consume(int group, int part) const {
+    auto epilogue = epilogue_of(program, work, memory);
+    typename Shape::Sums sums;
+    TmaPipelineState<kTile.stages> state;
+    TmaPipelineState<2> loads;
+    int half = 0, turn = 1 - group;  // the first consumer need not wait for its first turn
+    const auto compute = [&](const Tile& tile) {
+      multiply(tile, sums, state, group, turn);
+      turn ^= 1;
+      const int row = row_of(tile, group);
+      if (Program::kRounds && work.p.partial)
+        store_partial(work, sums, row);
+      else
+        store_result(work, tile, sums, memory, loads, half, group, row, epilogue);
+    };
+    for_each_tile_of(group, compute, [&](const Tile& tile) { state.advance(work.steps_of(tile, steps)); });
+    if (thread_id() % 128 == 0) tma::wait_for_reads<0>();
+    epilogue.end(memory.stored(group, 0), group, part * kGroups + group, work.column);
+  }
+};
+
 template <class Work, class Args, class Program>
 DEVICE void multiply_tiles(const Args& p, const Program& program) {
+  using Block = TmaBlock<Work, Program>;
   using Shape = typename Work::Shape;
-  using T = typename Shape::T;
-  constexpr int kColumns = Shape::kColumns, kStages = Shape::kStages;
+  constexpr int kGroups = Block::kGroups, kConsumerWarps = kGroups * 4;
   DYNAMIC_SHARED(memory);
-  const TmaRing<Shape> ring{memory};
   const int rank = block_z(), group = wgmma::group_id();
   const bool pair = p.shared != TmaShared::kNothing;
   int column = block_x();
   const int first = divide_with_rest(column, p.column_tiles);
   if (p.shared == TmaShared::kRows) column = column * 2 + rank;
-  column *= kColumns;
+  column *= Shape::kColumns;
   const int first_step = block_y() * p.steps_each;
   const int steps = p.steps - first_step < p.steps_each ? p.steps - first_step : p.steps_each;
   const Work work{p, rank, column};
+  const Block block{work, program, {memory}, first, first_step, steps, pair};
 
-  if (thread_id() == 0) {
-    for (int stage = 0; stage < kStages; ++stage) {
-      tma::init_barrier(ring.full(stage), 1);
-      tma::init_barrier(ring.empty(stage), Shape::kGroups * 4 * (pair ? 2 : 1));
-    }
-    tma::publish_barriers();
-  }
-  if (thread_id() == Shape::kGroups * 128) {
+  if (thread_id() == 0) block.memory.init_barriers((Shape::kTakesTurns ? 4 : kConsumerWarps) * (pair ? 2 : 1));
+  if (thread_id() == kGroups * 128) {
     tma::prefetch(p.a);
     tma::prefetch(p.b);
     tma::prefetch(p.result);
+    program.prefetch();
   }
   if (pair)
     cluster_meet();
@@ -205,64 +426,18 @@ DEVICE void multiply_tiles(const Args& p, const Program& program) {
     barrier();
   grid_dependency_wait();
 
-  bool with_b = true;
-  TmaPipelineState<kStages> state;
-  if (group == Shape::kGroups) {
-    if constexpr (Shape::kGivesRegisters) wgmma::give_registers<40>();
-    if (thread_id() == Shape::kGroups * 128) {
-      work.for_each_tile(first, [&](const typename Work::Tile& tile) {
-        auto copies = work.copies_of(tile, first_step);
-        for (int step = 0; step < work.steps_of(tile, steps); ++step) {
-          copies.begin(first_step + step);
-          const unsigned full = ring.full(state.stage);
-          tma::wait(ring.empty(state.stage), state.parity ^ 1);
-          tma::arrive_expecting(full, ring.kBytesA + (with_b ? ring.kBytesB : 0));
-          copies.a(ring.a(state.stage), full);
-          if (with_b) copies.b(ring.b(p.b_resident ? step : state.stage), full);
-          copies.end();
-          state.advance();
-        }
-        with_b = !p.b_resident;
-      });
+  if (group == kGroups) {
+    if constexpr (Shape::kGivesRegisters) wgmma::give_registers<Shape::kManySums ? 24 : 40>();
+    const int warp = warp_id() - kConsumerWarps;
+    if (lane_id() == 0) {
+      if (warp == 0)
+        block.load_operands();
+      else if (Program::kEpilogue.loaded > 0 && warp <= kGroups)
+        block.load_tensors(warp - 1);
     }
   } else {
-    if constexpr (Shape::kGivesRegisters) wgmma::take_registers<232>();
-    GroupTile<T, kColumns> sums;
-    typename Program::template Thread<kColumns / 8> runs(program);
-    runs.begin(column);
-    int half = 0;
-    // This warp has finished reading the tiles of the stage.
-    const auto release = [&](int stage) {
-      if (pair) {
-        if (lane_id() < 2) tma::arrive_there(ring.empty(stage), lane_id());
-      } else if (lane_id() == 0) {
-        tma::arrive_there(ring.empty(stage), 0);
-      }
-    };
-    work.for_each_tile(first, [&](const typename Work::Tile& tile) {
-      sums.clear();
-      int before = 0;
-      for (int step = 0; step < work.steps_of(tile, steps); ++step) {
-        tma::wait(ring.full(state.stage), state.parity);
-        sums.start(ring.a(state.stage), group * 64, ring.b(p.b_resident ? step : state.stage));
-        if (step) {
-          wgmma::wait<1>();
-          release(before);
-        }
-        before = state.stage;
-        state.advance();
-      }
-      sums.finish();
-      if (!Work::kMayBeEmpty || work.steps_of(tile, steps)) release(before);
-      if (p.partial)
-        store_partial<kColumns>(work, sums.sums(), tile.row + group * 64);
-      else
-        store_result<Work, T, kColumns>(work, tile, sums.sums(), ring.stores(group), half, group, tile.row + group * 64,
-                                        runs);
-    });
-    if (thread_id() % 128 == 0) tma::wait_for_reads<0>();
-    const int part = p.shared == TmaShared::kColumns ? first * 2 + rank : first;
-    runs.end(ring.stores(group), group, part * Shape::kGroups + group, column);
+    if constexpr (Shape::kGivesRegisters) wgmma::take_registers<Shape::kManySums ? 240 : 232>();
+    block.consume(group, p.shared == TmaShared::kColumns ? first * 2 + rank : first);
   }
   if (pair) cluster_meet();  // no block may send anything to a block that has ended
 }

@@ -34,14 +34,17 @@ struct TmaClass {
 // The channels of each tap are rounded up to 64: to steps, or to panels of columns. In a strided input_grad, rows are
 // the pixels of one class. Tiles of the class with the most taps come first, and classes are also stored by windows.
 struct TmaWindowsArgs : TmaGemmArgs {
-  TensorMap other_sources[kTmaMostClasses - 1],
-      other_results[kTmaMostClasses - 1];  // for the classes after the first one
   TmaClass classes[kTmaMostClasses];
   int scattered;         // 1: there are several classes
   int first_h, first_w;  // where the first window begins in the source
   int window_step_h, window_step_w;
   Divider by_channels;   // steps or panels per tap
   int panels, channels;  // weight_grad: panels of all taps; channels per tap
+};
+// The arguments of input_grad.
+struct TmaClassesArgs : TmaWindowsArgs {
+  TensorMap other_sources[kTmaMostClasses - 1],
+      other_results[kTmaMostClasses - 1];  // for the classes after the first one
 };
 
 }  // namespace reformer

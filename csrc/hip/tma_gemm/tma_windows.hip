@@ -10,6 +10,17 @@ namespace {
 
 enum class What { forward, input_grad, weight_grad };
 
+template <What>
+struct ArgsOf {
+  using Type = TmaWindowsArgs;
+};
+template <>
+struct ArgsOf<What::input_grad> {
+  using Type = TmaClassesArgs;
+};
+template <What kWhat>
+using Args = typename ArgsOf<kWhat>::Type;
+
 // A window of a class: its indices along each axis.
 struct Window {
   int w, h, n;
@@ -125,7 +136,7 @@ struct Work {
   struct Tile {
     int row, class_number;
   };
-  const TmaWindowsArgs& p;
+  const Args<kWhat>& p;
   int rank, column;
 
   DEVICE int half_of(TmaShared operand) const { return p.shared == operand ? rank : -1; }
@@ -152,21 +163,29 @@ struct Work {
     } else {
       const int lines = first_line<typename Shape::TileA>(half_of(TmaShared::kRows));
       const TmaClass& of = p.classes[tile.class_number];
-      const TensorMap& source = kInputGrad && tile.class_number ? p.other_sources[tile.class_number - 1] : p.a;
-      return CopiesOfWindows<Work>{*this, source, of, begin_of(p, of, tile.row + lines),
+      return CopiesOfWindows<Work>{*this, source_of(tile), of, begin_of(p, of, tile.row + lines),
                                    tap_channels_of(p, of, first_step)};
     }
   }
 
-  DEVICE void store(const Tile& tile, unsigned from, int row, int at) const {
+  DEVICE const TensorMap& source_of(const Tile& tile) const {
+    if constexpr (kInputGrad)
+      if (tile.class_number) return p.other_sources[tile.class_number - 1];
+    return p.a;
+  }
+
+  DEVICE void store([[maybe_unused]] const Tile& tile, unsigned from, int row, int at) const {
     if constexpr (kWeightGrad) {
       const TapChannels to = tap_channels_of(p, p.classes[0], at / 64);
       tma::store(p.result, from, to.channel, to.w, to.h, row);
-    } else if (kInputGrad && p.scattered) {
-      const Window to = window_of(p.classes[tile.class_number], row);
-      const TensorMap& result = tile.class_number ? p.other_results[tile.class_number - 1] : p.result;
-      tma::store_windows(result, from, at, to.w, to.h, to.n);
     } else {
+      if constexpr (kInputGrad) {
+        if (p.scattered) {
+          const Window to = window_of(p.classes[tile.class_number], row);
+          const TensorMap& result = tile.class_number ? p.other_results[tile.class_number - 1] : p.result;
+          return tma::store_windows(result, from, at, to.w, to.h, to.n);
+        }
+      }
       tma::store(p.result, from, at, row);
     }
   }
@@ -182,13 +201,14 @@ struct Work {
   }
 };
 
-template <What kWhat, class T, int kRows, int kColumns, int kStages, class Program>
-DEVICE void multiply(const TmaWindowsArgs& p, const Program& program) {
+template <What kWhat, class T, int kRows, int kColumns, int kStages, TmaConsumers kConsumers, class Program>
+DEVICE void multiply(const Args<kWhat>& p, const Program& program) {
   constexpr Lines kLinesA = kWhat == What::weight_grad ? Lines::kAlongOuter : Lines::kAlongDepth;
   constexpr Lines kLinesB = kWhat == What::forward ? Lines::kAlongDepth : Lines::kAlongOuter;
-  multiply_tiles<Work<kWhat, TmaShape<T, kRows, kColumns, kStages, kLinesA, kLinesB>>>(p, program);
+  multiply_tiles<Work<kWhat, TmaShape<T, kRows, kColumns, kStages, kConsumers, kLinesA, kLinesB>>>(p, program);
 }
 
+constexpr TmaConsumers cooperative = TmaConsumers::cooperative, pingpong = TmaConsumers::pingpong;
 constexpr What forward = What::forward, input_grad = What::input_grad, weight_grad = What::weight_grad;
 
 }  // namespace
@@ -196,19 +216,21 @@ constexpr What forward = What::forward, input_grad = What::input_grad, weight_gr
 
 // A kernel that runs a program. The program's text follows this file, and no other kernel is compiled.
 #ifdef REFORMER_TEXT_FOLLOWS
-#define REFORMER_WITH_PROGRAM(name, Program, what, T, rows, columns, stages)           \
-  KERNEL(reformer::tma_gemm_threads(rows, columns))                                    \
-  name(const __grid_constant__ reformer::WithProgram<reformer::TmaWindowsArgs> args) { \
-    reformer::grid_dependency_launch();                                                \
-    reformer::multiply<reformer::what, reformer::T, rows, columns, stages>(            \
-        args.conv, reformer::RunsProgram<reformer::Program>{args.program});            \
+#define REFORMER_WITH_PROGRAM(name, Program, what, T, rows, columns, stages, consumers)                              \
+  KERNEL(reformer::threads(rows, columns, reformer::consumers, reformer::RunsProgram<reformer::Program>::kEpilogue)) \
+  name(const __grid_constant__ reformer::WithProgram<reformer::TmaWithTensors<reformer::TmaWindowsArgs>> args) {     \
+    reformer::grid_dependency_launch();                                                                              \
+    reformer::multiply<reformer::what, reformer::T, rows, columns, stages, reformer::consumers>(                     \
+        args.conv, reformer::RunsProgram<reformer::Program>{args.program, args.conv.epilogue});                      \
   }
 #else
-#define X(what, T, rows, columns, stages)                                                                           \
-  KERNEL(reformer::tma_gemm_threads(rows, columns))                                                                 \
-  tma_windows_##what##_##T##_##rows##x##columns##_##stages(const __grid_constant__ reformer::TmaWindowsArgs args) { \
-    reformer::grid_dependency_launch();                                                                             \
-    reformer::multiply<reformer::what, reformer::T, rows, columns, stages>(args, reformer::NoProgram{});            \
+#define X(what, T, rows, columns, stages, consumers)                                             \
+  KERNEL(reformer::threads(rows, columns, reformer::consumers))                                  \
+  tma_windows_##what##_##T##_##rows##x##columns##_##stages##_##consumers(                        \
+      const __grid_constant__ reformer::Args<reformer::What::what> args) {                       \
+    reformer::grid_dependency_launch();                                                          \
+    reformer::multiply<reformer::what, reformer::T, rows, columns, stages, reformer::consumers>( \
+        args, reformer::NoProgram{});                                                            \
   }
 #ifdef REFORMER_ENTRY
 REFORMER_APPLY(X, REFORMER_ENTRY)

@@ -160,7 +160,7 @@ inline void configure_tma_windows(const ConvProblem& p, TmaWindowsArgs& args, Tm
 
 // Sets the tensor maps; see bind() of tma_gemm_launch.h.
 inline void bind_tma_windows(const TmaWindowsConfig& config, Direction direction, int tile_rows, int tile_columns,
-                             const void* x, const void* y, const void* filter, const void* result, TmaWindowsArgs& a) {
+                             const void* x, const void* y, const void* filter, const void* result, TmaClassesArgs& a) {
   const int half_a = a.shared == TmaShared::kRows ? 2 : 1, half_b = a.shared == TmaShared::kColumns ? 2 : 1;
   if (direction == Direction::weight_grad) {
     a.a = gpu::tensor_map(y, {a.rows, a.depth}, {64, kTmaDepth / half_a});
