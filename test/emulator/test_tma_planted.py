@@ -13,7 +13,7 @@ from torch_reformer.program import Program
 
 pytestmark = [emulator.needed, emulator.without_sanitizers]
 
-TILES, PROGRAM = "tma_gemm/tma_tiles.h", "tma_gemm/tma_program.h"
+MEMORY, PROGRAM, STORE, TILES = (f"tma_gemm/tma_{name}.h" for name in ("memory", "program", "store", "tiles"))
 OVERWRITTEN = "was written to after (it|the product) was started"
 STUCK = "none of them can go on"
 WRONG = "Tensor-likes are not (close|equal)"
@@ -30,21 +30,21 @@ PLANTED = {
     "both begin": (TILES, "turn = 1 - group;", "turn = 1;", ANY),
     "a turn is passed to itself": (TILES, "memory.turn(1 - group)", "memory.turn(group)", STUCK),
     "the other's tiles don't move the ring": (TILES, "state.advance(work.steps_of(tile, steps));", "", ANY),
-    "the ring's parity stays": (TILES, "parity ^= stage / kStages & 1;", "", ANY),
+    "the ring's parity stays": (MEMORY, "parity ^= stage / kStages & 1;", "", ANY),
     "a stage is released too early": (TILES, "wgmma::wait<1>();", "", ANY),
     "a stage is not released": (TILES, "sums.finish();", "sums.finish(); return;", STUCK),
     "boxes are not waited for": (
-        TILES, "tma::wait(memory.full_boxes(group, loads.stage), loads.parity);", ";", ANY),
+        STORE, "tma::wait(memory.full_boxes(group, loads.stage), loads.parity);", ";", ANY),
     "boxes are loaded over what is read": (
         TILES, "tma::wait(memory.empty_boxes(group, state.stage), state.parity ^ 1);", "", ANY),
     "boxes are not released": (
-        TILES, "if (lane_id() == 0) tma::arrive(memory.empty_boxes(group, loads.stage));", "", STUCK),
+        STORE, "if (lane_id() == 0) tma::arrive(memory.empty_boxes(group, loads.stage));", "", STUCK),
     "the loader forgets the other's tiles": (
         TILES, "for_each_tile_of(group, load, [](const Tile&) {});", "work.for_each_tile(first, load);", ANY),
     "stores are not waited for": (
-        TILES, "if (starts) tma::wait_for_reads<Memory::kEpilogue.stored>();", "", OVERWRITTEN),
+        STORE, "if (starts) tma::wait_for_reads<Memory::kEpilogue.stored>();", "", OVERWRITTEN),
     "results are stored before all have written": (
-        TILES, "tma::group_barrier(1 + group, 128);\n    if (starts) thread.store", "if (starts) thread.store",
+        STORE, "tma::group_barrier(1 + group, 128);\n    if (starts) thread.store", "if (starts) thread.store",
         OVERWRITTEN),
     "the second tensor takes the first one's box": (
         PROGRAM, "tensors[i], to + i * kTmaBoxBytes", "tensors[i], to", WRONG),
