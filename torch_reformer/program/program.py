@@ -80,9 +80,9 @@ def _reduction(kind: str, value: Value | Number, per: str, dtype: torch.dtype | 
 
 def sum(value: Value | Number, per: str = "channel", dtype: torch.dtype | None = None) -> Output:
     """Sum of a value over each channel (``[K]``), each row (``[N, H, W]``), each plane (``[N, K]``), each channel at
-    each height (``[H, K]``) or everything (``[]``). The sum is computed in fp32, or fp64 if the result is, and stored in
-    that type or in another floating-point `dtype`. The order of additions is fixed. A factor that is constant within a
-    channel may multiply the sum instead of each term; results differ where the factor is infinite or the sum
+    each height (``[H, K]``) or everything (``[]``). The sum is computed in fp32, or fp64 if the result is, and stored
+    in that type or in another floating-point `dtype`. The order of additions is fixed. A factor that is constant within
+    a channel may multiply the sum instead of each term; results differ where the factor is infinite or the sum
     overflows."""
     return _reduction("sum", value, per, dtype)
 
