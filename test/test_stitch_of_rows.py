@@ -227,3 +227,23 @@ def test_gradients_of_layer_norm(dtype):
     tight = 1e-5 if dtype == torch.float32 else 2e-2
     for got, expected in zip(leaves, exact, strict=True):
         torch.testing.assert_close(got.grad.double(), expected.grad, rtol=tight, atol=tight * 10)
+
+
+def test_reductions_per_height():
+    """Over a tensor and after a convolution; their gradients are those of PyTorch's operations."""
+    x, weight = torch.randn(2, 5, 4, 3, dtype=torch.float64), torch.randn(6, 5, 1, 1, dtype=torch.float64)
+    x = x.contiguous(memory_format=torch.channels_last).requires_grad_()
+    tested = Program(program.sum(program.acc(), "height"), program.moments(program.acc() * 2, "height"))
+    for result, run in (
+        (x, lambda: torch_reformer.stitch(x, tested)),
+        (torch.conv2d(x, weight), lambda: torch_reformer.conv2d_epilogue(x, weight, tested)),
+    ):
+        sums, moments = run()
+        with torch.no_grad():
+            alike = run()
+        expected = result.transpose(1, 2).sum((0, 3))
+        spread = ((2 * (result.transpose(1, 2) - expected[:, :, None] / 6)) ** 2).sum((0, 3))
+        for found in ((sums, moments), alike):
+            torch.testing.assert_close([*found], [expected, torch.stack([expected / 3, spread])])
+        grads = [torch.autograd.grad(each.square().sum(), x, retain_graph=True)[0] for each in (sums, expected)]
+        torch.testing.assert_close(*grads)

@@ -404,7 +404,11 @@ std::vector<Tensor> conv2d_and(const InternedProgram& of, const Tensor& input, c
                                const Ints& dilation, int64_t groups) {
   const char* op = "conv2d_epilogue";
   const Program* program = &of.whole;
-  if (program->has_heights) fail(op, "reductions per height run over tensors only, not after a convolution");
+  if (program->has_heights) {  // no convolution's kernel runs it
+    const Tensor result = conv2d(input, weight, std::nullopt, stride, padding, dilation, groups);
+    Prepared prepared(op, *program, result, result.sizes(), result_layout(result, result), tensors);
+    return run(op, prepared, result, tensors, true);
+  }
   std::optional<Tensor> bias;
   // Only on the CPU: on a GPU PyTorch's convolution would add the bias in a separate kernel, whereas a program adds it
   // for free.

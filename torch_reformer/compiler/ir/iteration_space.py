@@ -433,9 +433,8 @@ def fits(
     others = [index_map for index_map in reductions if index_map not in per_row]
     if any(space.dense_kind(index_map) != "row" for index_map in per_row) or (per_row and "transposed" in kinds):
         return False
-    if space.has_heights and not per_row:
-        return False
-    others = [index_map for index_map in others if index_map != space.height_map]
+    if per_row:
+        others = [index_map for index_map in others if index_map != space.height_map]
     if any(index_map and space.dense_kind(index_map) not in ("channel", "plane") for index_map in others):
         return False
     if (per_row or not whole_rows) and space.plane_map in (*operands, *others):
