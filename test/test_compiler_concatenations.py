@@ -148,3 +148,53 @@ def test_part_of_nothing():
     x = torch.randn(2, 3, 4)
     torch.testing.assert_close(torch.compile(function, backend="reformer")(x), function(x))
     assert torch.equal(torch.compile(lambda x: torch.cat([x.new_empty(0), x.exp()], 2), backend="reformer")(x), x.exp())
+
+
+ALIKE = {
+    "a function": lambda x, y: torch.cat([F.silu(part) for part in x.chunk(4, -1)], -1),
+    "of slices and others": lambda x, y: torch.cat([part * y for part in x.chunk(4, -1)], -1),
+    "of slices of two": lambda x, y: torch.cat(
+        [(a * b.sin()).tanh() * b for a, b in zip(x.chunk(4, -1), (x * 2).chunk(4, -1), strict=True)], -1
+    ),
+    "of a slice of one": lambda x, y: torch.cat([(part + x[:, :1, :8]).tanh() for part in x.chunk(4, -1)], -1),
+    "some slices": lambda x, y: torch.cat([x[..., i : i + 8].exp() * 2 for i in (0, 8, 24)], -1),
+    "at equal distances": lambda x, y: torch.cat([x[..., i : i + 8].exp() * 2 for i in (2, 12, 22)], -1),
+    "in another order": lambda x, y: torch.cat([part.exp() for part in x.chunk(4, -1)[::-1]], -1),
+    "one slice": lambda x, y: torch.cat([x[..., :8].exp(), x[..., :8].exp()], -1),
+    "other constants": lambda x, y: torch.cat([part * i for i, part in enumerate(x.chunk(4, -1))], -1),
+    "other functions": lambda x, y: torch.cat([x[..., :16].sin(), x[..., 16:].cos()], -1),
+    "rounded": lambda x, y: torch.cat([part.bfloat16().float() * 3 for part in x.chunk(4, -1)], -1),
+    "needed elsewhere": lambda x, y: torch.stack(
+        [torch.cat(p := [c.exp() for c in x.chunk(4, -1)], -1), p[1].repeat(1, 1, 4)]
+    ),
+    "only slices": lambda x, y: torch.cat(x.chunk(4, -1), -1),
+    "other rows": lambda x, y: torch.cat([part.exp() for part in x.chunk(3, 1)], -1),
+}
+
+
+@pytest.mark.parametrize("name", ALIKE)
+@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16], ids=str)
+def test_parts_that_are_computed_alike(name, dtype):
+    x, y = (torch.randn(*sizes).to(dtype).requires_grad_() for sizes in ((2, 3, 32), (2, 3, 8)))
+    with torch.no_grad():
+        x[0, 0, 3], x[1, 2, 17] = torch.nan, torch.inf
+    torch._dynamo.reset()
+    results = []
+    for function in (torch.compile(ALIKE[name], backend="reformer"), ALIKE[name]):
+        result = function(x, y)
+        gradients = torch.autograd.grad(result.sum(), (x, y), allow_unused=True)
+        results.append([result.detach(), *(each for each in gradients if each is not None)])
+    for one, other in zip(*results, strict=True):
+        tolerance = {} if dtype == torch.float64 else {"rtol": 0.02, "atol": 0.02}
+        torch.testing.assert_close(one, other, equal_nan=True, **tolerance)
+        assert one.stride() == other.stride()
+
+
+def test_slices_are_computed_at_once():
+    """One kernel reads the tensor as it lies."""
+    torch._dynamo.reset()
+    reports, x = [], torch.randn(64, 208)
+    compiled = torch.compile(ALIKE["a function"], backend="reformer", options={"report": reports.append})
+    torch.testing.assert_close(compiled(x, None), F.silu(x))
+    (line,) = reports[0].lines
+    assert line.kind == "stitch" and line.read == line.written == x.nbytes

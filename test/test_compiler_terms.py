@@ -68,6 +68,37 @@ def test_softmaxes_of_parts(function, channels):
     assert len(of_gates(backward)) <= 2  # the gates, and the gradient of the scores
 
 
+def test_gradients_of_sums_of_parts():
+    """They are contiguous, as the sums are. They are copied to the order of the images, not the images to theirs."""
+    x, scores = images(4, 64, 24, 24), torch.randn(4, 64, 1, 1)
+    _, backward = check(radix, x, scores)
+    copies = [line for line in backward.lines if line.kind == "reformer::_contiguous"]
+    assert sum(line.read for line in copies) <= x.nbytes // 2
+
+
+def test_repeated_parts_that_are_no_images():
+    """Copies of repeated elements that are read in another shape keep their order."""
+
+    def function(x, y):
+        repeated = y[:, None].expand(2, 3, 4, 5).reshape(2, 12, 5, 1)
+        return (
+            repeated * x,
+            repeated.reshape(24, 5) @ y[0].t(),
+            y[:, :, None].expand(2, 4, 3, 5).reshape(2, 12, 5, 1) + x,
+        )
+
+    x = torch.randn(2, 12, 5, 1).contiguous(memory_format=torch.channels_last)
+    y = torch.randn(2, 4, 5)
+    actual, expected = without_dynamo(function, lambda _: None)(x, y), function(x, y)
+    for one, other in zip(actual, expected, strict=True):
+        torch.testing.assert_close(one, other)
+        assert one.stride() == other.stride()
+    images_of = lambda x, y: y[:, None].expand(2, 3, 4, 5, 6).reshape(2, 12, 5, 6) * x  # noqa: E731
+    x, y = images(2, 12, 5, 6), torch.randn(2, 4, 5, 6)
+    actual, expected = without_dynamo(images_of, lambda _: None)(x, y), images_of(x, y)
+    assert torch.equal(actual, expected) and actual.stride() == expected.stride()
+
+
 @pytest.mark.parametrize("parts", [2, 3, 4, 7, 8])
 def test_counts_of_parts(parts):
     check(lambda x, scores: radix(x, scores, parts), images(3, 8 * parts, 5, 4), torch.randn(3, 8 * parts, 1, 1))

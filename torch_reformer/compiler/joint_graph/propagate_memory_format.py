@@ -2,7 +2,8 @@
 
 Results of operations whose operands all repeat their elements, such as the gradient of a mean over images, are
 contiguous in PyTorch, and so is all that follows; next to images in channels_last they become channels_last. So do
-gradients of slices, which PyTorch writes into zeros. Results of operands with different strides get those of the first
+gradients of slices, which PyTorch writes into zeros, and copies of repeated parts of images, as in the gradient of a
+sum over parts of their channels. Results of operands with different strides get those of the first
 operand in PyTorch; if another operand is contiguous, they become contiguous. PyTorch's group norm for GPUs first copies
 images in channels_last to contiguous ones; they stay channels_last, and so does what follows, unless that means more
 transposes."""
@@ -74,10 +75,11 @@ def propagate_memory_format(module: GraphModule, both_passes: bool = False) -> N
                 node.kwargs = {}
     free = [node for node in nodes if _is_free(node)]
     images = {node for node in free if any(map(_is_only_channels_last, partners(node, {})))}
+    images |= {node for node in nodes if _repeats_parts(node) and any(map(_is_only_channels_last, _partners_of(node)))}
     zeros = {node for node in free if _gets_channels_last(node)}
 
     def for_images(images: set[Node], node: Node, value: Tensor, changed: dict[Node, object]) -> Tensor:
-        return value.contiguous(memory_format=torch.channels_last) if node in images else value
+        return _in_channels_last(node, value) if node in images else value
 
     def for_rows(node: Node, value: Tensor, changed: dict[Node, object]) -> Tensor:
         return value.contiguous() if _is_better_contiguous(node, value, changed) else value
@@ -253,6 +255,35 @@ def _is_free(node: Node) -> bool:
     if not is_element_wise(node) or not operands:
         return False
     return all([0 in operand.stride() or operand.numel() < value.numel() for operand in operands])
+
+
+def _repeats_parts(node: Node) -> bool:
+    """True for a copy of repeated elements that is only read as contiguous images."""
+    if node.target is not aten.clone.default or 0 not in _tensors(node)[0].stride():
+        return False
+    value, users = node.meta["val"], list(node.users)
+    is_viewed = len(users) == 1 and users[0].target is aten.view.default and users[0].meta["val"].dim() == 4
+    if not is_viewed or value.dim() == 4 or not _is_only_contiguous(users[0].meta["val"]):
+        return False
+    try:
+        _in_channels_last(node, value)
+    except RuntimeError:  # the images are no view of what is copied then
+        return False
+    return True
+
+
+def _partners_of(copy: Node) -> list[Tensor]:
+    """The partners of the images as which a copy is read."""
+    (view,) = copy.users
+    return partners(view, {})
+
+
+def _in_channels_last(node: Node, value: Tensor) -> Tensor:
+    """The value with the strides by which it, or the only view of it, is images in channels_last."""
+    if value.dim() == 4:
+        return value.contiguous(memory_format=torch.channels_last)
+    (view,) = node.users
+    return view.meta["val"].contiguous(memory_format=torch.channels_last).view(value.shape)
 
 
 def _gets_channels_last(node: Node) -> bool:

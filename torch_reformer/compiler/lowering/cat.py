@@ -21,6 +21,7 @@ from ..ir.graph import Graph, Indexed, Map, Random, Typed, View
 from ..ir.iteration_space import LONGEST_ROW, find_space, index_map_of
 from ..ir.layout import Layout
 from . import pointwise
+from .alike import computed_at_once, operands_of
 from .indices import indices
 from .pointwise import add_typed_map
 
@@ -60,6 +61,12 @@ def _concatenated(graph: Graph, value: Tensor, parts: list[View], dim: int = 0) 
         strides = view.layout.strides
         return View(view.value, Layout(whole.sizes, split(strides, 0, strides[dim]), view.layout.offset))
 
+    def joined(part: Layout, step: int) -> Layout:
+        """Layout of all parts, which lie at this distance."""
+        return Layout(whole.sizes, split(part.strides, step, part.strides[dim]), part.offset)
+
+    if (result := computed_at_once(graph, parts, whole, joined)) is not None:
+        return View(result.value, layout)
     ways = [_computed(part, _DEEPEST) for part in parts]
     if all(part.is_full and (way is None or way[0] == [part]) for part, way in zip(parts, ways, strict=True)):
         return None  # all parts are in memory, and so will be the result: PyTorch's copies are as good
@@ -93,17 +100,14 @@ def _itself(part: View) -> _Computed:
 def _computed(part: View, deepest: int) -> _Computed | None:
     """Operands that are in memory anyway, and the expression that computes a part from them. None if it would take more
     than a few element-wise operations of a few operands."""
-    maker, starts = part.value.maker, _starts(part)
+    maker = part.value.maker
     if not isinstance(maker, Map) or isinstance(maker, Indexed):
         return _itself(part)
-    if not deepest or starts is None or isinstance(maker, Random) or not 1 <= len(maker.inputs) <= _MOST_OPERANDS:
+    if not deepest or isinstance(maker, Random) or not 1 <= len(maker.inputs) <= _MOST_OPERANDS:
         return None
-    operands = []
-    for view in maker.inputs:
-        skipped = sum(start * stride for start, stride in zip(starts, view.layout.strides, strict=True))
-        strides = tuple(a if b else 0 for a, b in zip(view.layout.strides, part.layout.strides, strict=True))
-        layout = Layout(part.layout.sizes, strides, view.layout.offset + skipped)
-        operands.append(_computed(View(view.value, layout), deepest - 1))
+    if (views := operands_of(part)) is None:
+        return None
+    operands = [_computed(view, deepest - 1) for view in views]
     if None in operands:
         return None
     inputs = [view for views, _ in operands for view in views]
@@ -114,26 +118,6 @@ def _values(computed: list[_Computed], operands: tuple[Expression, ...]) -> list
     """Values of several parts, from the operands of all of them, one part after the other."""
     remaining = iter(operands)
     return [expression(*itertools.islice(remaining, len(views))) for views, expression in computed]
-
-
-def _starts(view: View) -> list[int] | None:
-    """Start index per dimension if the view is a rectangular slice of its value, whose dimensions of one element may be
-    repeated, else None."""
-    part, whole = view.layout, view.value.layout
-    if len(part.sizes) != len(whole.sizes) or not whole.is_dense:
-        return None
-    starts, offset = [0] * len(part.sizes), part.offset
-    for d in sorted(range(len(part.sizes)), key=lambda d: -whole.strides[d]):
-        if whole.sizes[d] == 1:
-            if part.sizes[d] != 1 and part.strides[d]:
-                return None
-            continue
-        if part.strides[d] != whole.strides[d] and part.sizes[d] != 1:
-            return None
-        starts[d], offset = divmod(offset, whole.strides[d])
-        if starts[d] + part.sizes[d] > whole.sizes[d]:
-            return None
-    return None if offset else starts
 
 
 RULES = {aten.cat.default: _concatenated}

@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ...program import Program, full, store
+from ..ir.expressions import expression_of
 from ..ir.graph import Graph, Map, Operation, Typed, Value, View
-from .batching import add_at, expression_of, place_of
+from .batching import add_at, place_of
 
 _SUM = str(Program(store(full("t0") + full("t1"))))
 

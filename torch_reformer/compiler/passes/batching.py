@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import torch
 
-from ...program import Program, full, store
+from ..ir.expressions import expression_of
 from ..ir.graph import Call, Graph, Indexed, Map, Operation, Random, Typed, Value, View
 from ..ir.iteration_space import find_space, index_map_of
 from ..ir.layout import Layout
@@ -22,11 +22,6 @@ _OF_CALL = {"cuda": 1 << 22, "cpu": 1 << 16}
 def of_call(device: torch.device) -> int:
     """Bytes that a device moves in the time of one call."""
     return _OF_CALL.get(device.type, 0)
-
-
-def expression_of(operation: Map) -> str:
-    """The program of a Map as text, by which Maps are compared: their names omit some constants."""
-    return str(Program(store(operation.expression(*(full(f"t{i}") for i in range(len(operation.inputs)))))))
 
 
 def add_at(graph: Graph, place: int, operation: Operation, type: Typed) -> Value:

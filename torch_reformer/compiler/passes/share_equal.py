@@ -7,9 +7,9 @@ is replaced by its source.
 from __future__ import annotations
 
 from ...program import Program, full, store
+from ..ir.expressions import expression_of
 from ..ir.graph import Graph, Indexed, Map, Operation, Random, Reduce, Value, View, substituted
 from ..ir.iteration_space import operand_maps, without
-from .batching import expression_of
 
 
 def share_equal(graph: Graph) -> None:
