@@ -208,7 +208,7 @@ def test_code_round_trips(name):
 def test_what_is_the_same_in_a_channel_is_multiplied_once():
     def summed(value):
         tested = Program(program.sum(value))
-        inputs, node = tested.code[0], tested.code[-3]
+        inputs, node = tested.code[0], tested.code[-4]
         return [*OPERANDS][tested.code[3 + inputs + 5 * node]]
 
     a, c, d = program.acc(), program.channel("c"), program.channel("d")
