@@ -131,7 +131,8 @@ Tensor operand(const char* op, size_t place, ProgramOp kind, const Tensor& tenso
     const int64_t numbers = tensor.numel(), positions = by_line ? numel(result) / result[1] : result[1];
     const int64_t each = positions ? numbers / positions : 0;
     const bool fits = each && each * positions == numbers && each <= kMostMapWidth &&
-                      (kind != ProgramOp::weighted || each % 2 == 0) && (kind != ProgramOp::targets || by_line) && tensor.size(tensor.dim() - 1) == each;
+                      (kind != ProgramOp::weighted || each % 2 == 0) && (kind != ProgramOp::targets || by_line) &&
+                      tensor.size(tensor.dim() - 1) == each;
     if (width && fits && by_line) placement = placement_of(tensor, each);
     if (!fits || (by_line ? !placement || placement->is_transposed() : !tensor.is_contiguous()))
       fail(op, argument(), " has size ", shown(tensor.sizes()), ", which is no map of the lines or columns of ",

@@ -15,8 +15,7 @@ template <class Store>
 void each_target(const ProgramCall& call, const ProgramOutput& output, int64_t line, const Store& store) {
   if (output.targets < 0) return store(0, true);
   const ProgramOperand& table = call.inputs[size_t(output.targets)];
-  const auto* const numbers =
-      static_cast<const int32_t*>(table.data) + call.placements[size_t(table.place)].line(line);
+  const auto* const numbers = static_cast<const int32_t*>(table.data) + call.placements[size_t(table.place)].line(line);
   for (int32_t i = 0; i < table.width; ++i)
     if (const int64_t target = numbers[i]; target != -1) store(target < 0 ? -2 - target : target, target >= 0);
 }

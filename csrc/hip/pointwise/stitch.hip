@@ -6,6 +6,7 @@
 #include "../device/grid_dependency.h"
 #include "../device/last_block.h"
 #include "../programs/column_reductions.h"
+#include "../programs/mapped.h"
 
 namespace reformer {
 namespace {

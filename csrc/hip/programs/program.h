@@ -310,66 +310,6 @@ DEVICE long long transposed_place(const StitchPlacement& of, int line, int colum
   return place<kLines, 0>(of, line, column) + static_cast<long long>(column / kPacked) * of.column;
 }
 
-// The place of tap i of a position of an axis' map (program/axis_maps.h), negative if there is none, and its weight.
-struct Tap {
-  int place;
-  float weight;
-};
-template <bool kWeights>
-DEVICE Tap tap(const void* map, long long position, int i) {
-  const int* const numbers = static_cast<const int*>(map) + position;
-  if constexpr (kWeights) return {numbers[2 * i], bits_to_float(unsigned(numbers[2 * i + 1]))};
-  return {numbers[i], 1.0f};
-}
-// Calls store(place, is_row) for each target of a line (program/targets.h), whose numbers begin at this position.
-template <int kTargets, class Store>
-DEVICE void each_target(const void* targets, long long position, const Store& store) {
-  int numbers[kTargets];
-  UNROLL
-  for (int i = 0; i < kTargets; ++i) numbers[i] = static_cast<const int*>(targets)[position + i];
-  UNROLL
-  for (int i = 0; i < kTargets; ++i)
-    if (const int target = numbers[i]; target != -1) store(target < 0 ? -2 - target : target, target >= 0);
-}
-// Sums of a mapped tensor's elements, as Held is for elements. An element that is not there is read all the same, and
-// changes nothing.
-template <int kCount>
-struct Summed {
-  float values[kCount];
-
-  DEVICE void fill(float value) { reformer::fill(value, values); }
-  template <class T, int kMost, class There>
-  DEVICE void add(bool is_there, float weight, const void* from, long long at, const There& there) {
-    Held<T, kCount, kMost> held;
-    float some[kCount];
-    held.read(from, at, there);
-    held.widen(some);
-    UNROLL
-    for (int i = 0; i < kCount; ++i)
-      if (is_there) values[i] += weight * some[i];
-  }
-  template <class T>
-  DEVICE void add_one(bool is_there, float weight, int i, const void* from, long long at) {
-    const float one = read_one<T>(from, at);
-    if (is_there) values[i] += weight * one;
-  }
-  template <class T, int kStep>
-  DEVICE void put(bool is_there, int first, const void* from, long long at) {
-    Held<T, kStep> held;
-    float some[kStep];
-    held.read(from, at);
-    held.widen(some);
-    UNROLL
-    for (int i = 0; i < kStep; ++i)
-      if (is_there) values[first + i] = some[i];
-  }
-  DEVICE void widen(float (&to)[kCount]) const {
-    UNROLL
-    for (int i = 0; i < kCount; ++i) to[i] = values[i];
-  }
-  DEVICE void forget() {}
-};
-
 // The number of a table's row, from its index. Traps if the table has no such row, as PyTorch's kernels do.
 template <class Number>
 DEVICE int look_up(const StitchTable& table, const void* index, long long at) {

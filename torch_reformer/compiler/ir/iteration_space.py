@@ -363,7 +363,7 @@ class IterationSpace:
         return layout_of_runs([*([] if is_row else columns), *lines])
 
     def _placement_of_targets(self, targets: Targets) -> Layout | None:
-        """Layout of what is written without the places of the table, which are those of whole lines."""
+        """Layout without the places of the table, which are those of whole lines."""
         runs, positions = self.split(targets.digits), self.split(targets.positions)
         if runs is None or positions is None or any(stride for _, stride in positions[0]):
             return None
@@ -476,11 +476,7 @@ def _spaces(numel: int, index_map: IndexMap):
     if isinstance(index_map, Access):
         yield from _spaces_of_access(numel, index_map)
         return
-    if isinstance(index_map, Targets):
-        channels = index_map.digits[0][1]
-        yield IterationSpace(1, channels, numel // channels, 1, True)
-        return
-    inner, count = index_map[0][:2]
+    inner, count = (index_map.digits if isinstance(index_map, Targets) else index_map)[0][:2]
     if is_strided(index_map):  # rows are its first two digits, or the first, which is better than one row of all
         rows = [inner * count for inner, count, _ in index_map[1::-1]]
         for channels in sorted(rows, key=lambda channels: channels == numel):
