@@ -7,11 +7,11 @@ from contextlib import contextmanager
 
 import pytest
 
-from torch_reformer.compiler.fusion import fuse_transposes
+from torch_reformer.compiler.fusion import iteration_order
 from torch_reformer.compiler.ir import through_maps
 from torch_reformer.compiler.joint_graph import max_pool_indices, pad_mm
 
-_TABLES = ((through_maps, "DEVICES"), (fuse_transposes, "DEVICES"), (max_pool_indices, "_DEVICES"), (pad_mm, "DEVICES"))
+_TABLES = ((through_maps, "DEVICES"), (iteration_order, "DEVICES"), (max_pool_indices, "_DEVICES"), (pad_mm, "DEVICES"))
 
 
 @contextmanager
