@@ -239,7 +239,7 @@ class KernelProgram:
     def _within(self, table: MapTable, view: View, lines: Layout, access: Access) -> tuple[tuple[int | None, ...], int]:
         """Of which elements of a group each column of a group is, and how far before the view the groups begin; () if
         there are no such groups, or if they are not all in the value's memory, however far maps of lines go."""
-        within, shift = columns_within(table) or ((), 0)
+        within, shift = columns_within(table, lines.offset) or ((), 0)
         last = lines.offset + sum((n - 1) * stride for n, stride in zip(lines.sizes, lines.strides, strict=True))
         of_lines = (term for term in access.terms if all(inner >= self.space.channels for inner, *_ in term.digits))
         last += sum((term.map.size - 1) * term.stride for term in of_lines)

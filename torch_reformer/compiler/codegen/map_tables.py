@@ -71,13 +71,14 @@ class MapTable(NamedTuple):
         return math.gcd(divisor, _MOST_ALIGNED)
 
 
-def columns_within(table: MapTable) -> tuple[tuple[int | None, ...], int] | None:
+def columns_within(table: MapTable, offset: int) -> tuple[tuple[int | None, ...], int] | None:
     """For a table of columns, which of four columns each of the same four comes from, and how many elements these begin
-    before the first one (program/mapped.py); None if that is not the same for all of them."""
+    before the first one (program/mapped.py), whose offset less that is a multiple of four, if possible. None if that is
+    not the same for all of them."""
     if table.taps > 1 or table.has_weights or len(table.rows) % _GROUP:
         return None
     places = [row[0][0] * table.stride if row else None for row in table.rows]
-    for shift in range(_GROUP):
+    for shift in sorted(range(_GROUP), key=lambda shift: ((offset - shift) % _GROUP, shift)):
         moved = [None if place is None else place + shift - i // _GROUP * _GROUP for i, place in enumerate(places)]
         groups = {tuple(moved[i : i + _GROUP]) for i in range(0, len(moved), _GROUP)}
         within = next(iter(groups), ())
