@@ -305,7 +305,8 @@ class IterationSpace:
         access = self.by_columns(access)
         runs = [self.split(term.digits) for term in access.terms]
         of_columns = [any(stride for _, stride in columns) for columns, _ in runs]
-        count, stride = self.split(access.digits)[1][0]
+        lines = self.split(access.digits)[1]
+        count, stride = lines[0] if lines else (1, 0)
         if not (access.only_chooses and any(of_columns) and stride == 1 and count >= LEAST_TRANSPOSED):
             return False
         of_lines = [lines[0] for (_, lines), is_of in zip(runs, of_columns, strict=True) if not is_of]
