@@ -68,6 +68,8 @@ def _reading(group: FusionGroup, source: View, result: Value) -> FusionGroup | N
         changed.transposed[key] = new
         changed.inputs[new] = View(source.value, new[1])
         changed.operands = changed.operands | {new[2]}
+        if isinstance(key[2], Access) and all(index_map != key[2] for *_, index_map in changed.inputs):
+            changed.operands.remove(key[2])
     space = None if group.anchor else _space(changed)
     if space is None or not group.supports(space):
         return None

@@ -52,14 +52,15 @@ def choose_orders(fusion: Fusion) -> None:
 def _group_copy(fusion: Fusion, number: int, call: Call) -> None:
     """Make the copy a group if a kernel computes it in another order, but no vectors of it are copied as they lie."""
     (source,), (result,) = call.args, call.results
-    if result.device.type not in DEVICES or result.dtype.itemsize > 4 or not result.layout.numel:
+    numel = result.layout.numel
+    if result.device.type not in DEVICES or result.dtype.itemsize > 4 or type(numel) is not int or not numel:
         return
     index_map = index_map_of(result.layout, source.layout)
     if _is_copied_by_vectors(result.layout, source.layout, result.dtype.itemsize):
         return
     copy = Map([source], "clone", lambda x: x)
     copy.results = [result]
-    plain = IterationSpace(1, 1, result.layout.numel, 1, False)
+    plain = IterationSpace(1, 1, numel, 1, False)
     group = FusionGroup(number, plain, operations=[copy], operands={index_map}, live_results={result})
     group.inputs = {(source.value, source.layout, index_map): source}
     if not may_reorder(group) or (space := best_space(group, None)) is None:
