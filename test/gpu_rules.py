@@ -7,12 +7,12 @@ from contextlib import contextmanager
 
 import pytest
 
-from torch_reformer.compiler.fusion import fuse_transposes, group
+from torch_reformer.compiler.fusion import group, iteration_order
 from torch_reformer.compiler.ir import through_maps
 from torch_reformer.compiler.joint_graph import max_pool_indices, pad_mm
 
 _TABLES = (
-    *((through_maps, "DEVICES"), (fuse_transposes, "DEVICES"), (group, "DEVICES")),
+    *((through_maps, "DEVICES"), (group, "DEVICES"), (iteration_order, "DEVICES")),
     *((max_pool_indices, "_DEVICES"), (pad_mm, "DEVICES")),
 )
 

@@ -24,6 +24,9 @@ class Way:
     nowhere: float = 0.0
     columns: bool = False  # the source is [N, C, H, W], and the columns are its width
     run: int = 1  # columns that are read at once, if the width is a multiple
+    within: tuple[int | None, ...] = ()  # which of four columns each of the same four is, if the width is a multiple
+    shift: int = 0  # of the source's first element behind those
+    by_lines: bool = False  # the source's channels are adjacent, and lines
 
 
 def choosing(places) -> Rows:
@@ -48,6 +51,19 @@ def ways(h: int, w: int) -> dict[str, Way]:
         "roll, columns": Way(*roll, columns=True),
         "pad by ones, columns": Way(*pad, nowhere=1.0, columns=True),
         "taps, columns": Way(means, sums, columns=True),
+        "pairs, columns": Way(
+            roll[0], choosing([i ^ 1 if i ^ 1 < w else -1 for i in range(w)]), columns=True, within=(1, 0, 3, 2)
+        ),
+        "second of pairs, columns": Way(
+            pad[0],
+            choosing([i + 1 if i % 2 == 0 and i + 1 < w else -1 for i in range(w)]),
+            1.0,
+            columns=True,
+            within=(1, None, 3, None),
+            shift=1,
+        ),
+        "lines": Way(*roll, columns=True, by_lines=True),
+        "pad by ones, lines": Way(*pad, nowhere=1.0, columns=True, by_lines=True),
     }
 
 
@@ -73,14 +89,23 @@ def operands(source: Tensor, way: Way, alignment: int | None = None):
     """
     n = len(source)
     h, w = len(way.height), len(way.width)
+    within, shift = (way.within, way.shift) if way.within and w % len(way.within) == 0 else ((), 0)
     if way.columns:
         c = source.shape[1]
-        size = (n, w, c, h)  # lines are [n, c, h]
         strides = source.stride()
-        base = source.as_strided((1, 1, n, c, h), (0, 0, strides[0], strides[1], 0))
-        down, across = table(way.height, strides[2]), table(way.width, strides[3])
-        lines = _of_lines(down[1], (n, c, h), 2)
-        tables, align = [(down[0], lines), across], way.run if source.shape[3] % way.run == 0 else 1
+        down, across = table(way.height, strides[2]), table(_before(way.width, shift), strides[3])
+        align = way.run if source.shape[3] % way.run == 0 else 1
+        if way.by_lines:
+            size = (n, w, h, c)  # lines are [n, h, c]
+            base = source.as_strided((1, 1, n, h, c), (0, 0, strides[0], 0, strides[1]))
+            lines = _of_lines(down[1], (n, h, c), 1)
+            align = next(a for a in (16, 8, 4, 2, 1) if c % a == 0)
+        else:
+            size = (n, w, c, h)  # lines are [n, c, h]
+            base = source.as_strided((1, 1, n, c, h), (0, 0, strides[0], strides[1], 0), shift)
+            lines = _of_lines(down[1], (n, c, h), 2)
+            align = next(a for a in (16, 8, 4, 2, 1) if strides[2] % a == 0) if within else align
+        tables = [(down[0], lines), across]
     else:
         c = source.shape[3]
         size = (n, c, h, w)
@@ -89,8 +114,14 @@ def operands(source: Tensor, way: Way, alignment: int | None = None):
         down, across = table(way.height, strides[1]), table(way.width, strides[2])
         tables = [(down[0], _of_lines(down[1], (n, h, w), 1)), (across[0], _of_lines(across[1], (n, h, w), 2))]
         align = next(a for a in (16, 8, 4, 2, 1) if c % a == 0)
-    leaf = mapped("t", tuple(kind for kind, _ in tables), way.nowhere, align if alignment is None else alignment)
+    align = align if alignment is None else alignment
+    leaf = mapped("t", tuple(kind for kind, _ in tables), way.nowhere, align, within, shift)
     return leaf, {"t": base} | {map_of("t", i): numbers for i, (_, numbers) in enumerate(tables)}, size
+
+
+def _before(rows: Rows, count: int) -> Rows:
+    """The taps of a source that begins so many elements later."""
+    return [[(place - count, weight) for place, weight in row] for row in rows]
 
 
 def _of_lines(numbers: Tensor, lines: tuple[int, ...], dim: int) -> Tensor:
@@ -109,6 +140,8 @@ def expected(source: Tensor, way: Way) -> Tensor:
             taps = [a * b * image[:, :, i, j] for i, a in down for j, b in across]
             if taps:
                 read[:, :, y, x] = sum(taps[1:], taps[0])
+    if way.by_lines:
+        return read.permute(0, 3, 2, 1)
     return read.permute(0, 3, 1, 2) if way.columns else read
 
 

@@ -9,14 +9,14 @@ from marks import needs_aten
 from test_compiler_image_orders import COPY, check, counts, images, randn
 from torch import nn
 
-from torch_reformer.compiler.fusion import fuse_transposes
+from torch_reformer.compiler.fusion import iteration_order
 
 pytestmark = needs_aten
 
 
 @pytest.fixture
 def transposed(monkeypatch):
-    monkeypatch.setattr(fuse_transposes, "DEVICES", ("cpu",))
+    monkeypatch.setattr(iteration_order, "DEVICES", ("cpu",))
 
 
 def norm(x, scale, shift):

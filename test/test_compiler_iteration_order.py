@@ -46,7 +46,7 @@ def run(function, *tensors):
         with as_on_gpus():
             result = each(*leaves)
             if result.is_floating_point():
-                weights = torch.linspace(-1, 1, result.numel()).view(result.shape).to(result.dtype)
+                weights = (torch.arange(result.numel()) % 7 - 3).view(result.shape).to(result.dtype)
                 result.backward(weights)
         found.append([result.detach(), *(leaf.grad for leaf in leaves if leaf.grad is not None)])
     assert found[0][0].stride() == found[1][0].stride()
@@ -65,6 +65,12 @@ FUNCTIONS = {
         lambda: [torch.randn(2, 16, 16, 32)],
     ),
     "channel shuffle": (lambda x: F.channel_shuffle(x, 2).contiguous(), lambda: [images(2, 20, 4, 4)]),
+    "reflection pad": (
+        lambda x: F.pad(x, (3, 3, 1, 3), mode="reflect").contiguous(),
+        lambda: [images(2, 16, 11, 14)],
+    ),
+    "pad with a number": (lambda x: F.pad(x, (3, 3, 1, 3), value=2.5).contiguous(), lambda: [images(2, 16, 11, 14)]),
+    "roll": (lambda x: torch.roll(x, (3, 2), (2, 3)).contiguous() * 2, lambda: [images(2, 16, 11, 14)]),
     "of a mask": (shuffled, lambda: [images(2, 64, 8, 8) > 0]),
 }
 

@@ -54,8 +54,9 @@ def case(name, size, dtype):
     n, h, w, c = size
     way, generator = ways(h, w)[name], torch.Generator().manual_seed(0)
     source = torch.randn(size, generator=generator).to(dtype)
-    source = source.permute(0, 3, 1, 2).contiguous() if way.columns else source
-    source.view(-1)[0], source.view(-1)[-1] = torch.nan, torch.inf
+    source = source.permute(0, 3, 1, 2) if way.columns else source
+    source = source if way.by_lines else source.contiguous()
+    source[0, 0, 0, 0], source[-1, -1, -1, -1] = torch.nan, torch.inf
     leaf, tensors, sizes = operands(source, way)
     acc = torch.randn(sizes, generator=generator).to(dtype).contiguous(memory_format=torch.channels_last)
     if acc.is_contiguous():  # of one column or position

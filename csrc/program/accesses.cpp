@@ -50,7 +50,8 @@ uint64_t places_of(const ProgramCall& call, size_t input) {
     case ProgramOp::full: return places_of(call, operand.data, operand.place, size);
     case ProgramOp::mapped:
       if (const AxisMaps maps(call, input); maps.of_columns() && !maps.only_choose()) return 1;  // element by element
-      return places_of(call, operand.data, operand.place, size) | uint64_t(kind.alignment * size);
+      return places_of(call, static_cast<const char*>(operand.data) - kind.shift * size, operand.place, size) |
+             uint64_t(kind.alignment * size);
     case ProgramOp::table: return row_places(operand.data, call.tables[size_t(kind.table)].pitch, size);
     case ProgramOp::plane: return row_places(operand.data, call.shape.channels, size);
     case ProgramOp::channel: return row_places(operand.data, 0, size);
@@ -113,6 +114,7 @@ bool is_read_by_lines(const ProgramCall& call, size_t input) {
   const Placement::Digit& first = placement.of_line[0];
   const bool is_adjacent = first.stride == 1 && first.count >= kLeastAdjacent && first.count % 2 == 0;
   if (!is_adjacent || !maps.of_columns() || !maps.only_choose() || call.program.needs_rows) return false;
+  if (call.program.inputs[input].is_within) return false;
   return std::all_of(maps.begin(), maps.end(), [&](const AxisMap& map) {
     return map.by_column || call.placements[size_t(call.inputs[map.input].place)].of_line[0].stride == 0;
   });

@@ -54,7 +54,7 @@ enum class Stored : int8_t {
 };
 int64_t element_size(Stored type);
 
-constexpr int kMostMapsOfTensor = 4;
+constexpr int kMostMapsOfTensor = 4, kMappedGroup = 4;
 
 struct ProgramNode {
   ProgramOp op;
@@ -72,6 +72,10 @@ struct ProgramInput {
   // A power of two that divides all places of a mapped tensor's maps and, if a map is of columns, their number: so many
   // columns, beginning at any multiple, are adjacent in the tensor, or come from nowhere.
   int32_t alignment = 16;
+  // If four columns, beginning at any multiple, come from the same four columns of a mapped tensor, `shift` elements
+  // before its first one: which of these each is; 4 for nowhere.
+  bool is_within = false;
+  int8_t within[kMappedGroup] = {}, shift = 0;
 };
 
 struct ProgramOutput {

@@ -20,6 +20,9 @@ ProgramKey::ProgramKey(const ProgramCall& call)
     const int columns = placement.is_transposed() ? 2 + int(placement.packed()) : placement.column_digits;
     placements[i / 8] |= uint64_t(placement.line_digits + 16 * columns) << 8 * (i % 8);
   }
+  for (size_t i = 0; i < inputs; ++i)  // a mapped tensor has no columns in its placement
+    if (const int32_t place = call.inputs[i].place; place >= 0 && place < 16 && is_read_by_lines(call, i))
+      placements[size_t(place) / 8] |= uint64_t(16 * 8) << 8 * (size_t(place) % 8);
   int maps = 0;
   for (size_t i = 0; i < inputs; ++i)
     if (call.inputs[i].width && maps < 8) map_widths |= uint64_t(uint8_t(call.inputs[i].width)) << 8 * maps++;

@@ -12,12 +12,13 @@ from torch_reformer.program.interpreter import interpret
 
 pytestmark = emulator.needed
 FEW = ["pad by ones", "taps", "taps, columns", "slice, columns"]
+GROUPED = ["pairs, columns", "second of pairs, columns", "lines", "pad by ones, lines"]
 
 
 # Vectors of columns, columns one by one, rows that end within a thread's columns, and several warps a row.
 @pytest.mark.parametrize("size", [(2, 3, 4, 24), *slow((1, 2, 3, 5), (2, 1, 5, 20), (1, 2, 2, 520))], ids=str)
 @pytest.mark.parametrize("kind", ["element-wise", "rows"])
-@pytest.mark.parametrize("way", [*FEW, *slow(*(way for way in ways(3, 4) if way not in FEW))])
+@pytest.mark.parametrize("way", [*FEW, *GROUPED, *slow(*(way for way in ways(3, 4) if way not in FEW + GROUPED))])
 @pytest.mark.parametrize(
     ("dtype", "warp"), [(torch.bfloat16, 32), pytest.param(torch.float32, 64, marks=pytest.mark.slow)]
 )

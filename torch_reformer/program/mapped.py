@@ -31,27 +31,43 @@ class Mapped(NamedTuple):
         nowhere: the value of an element without any place; 0 if elements are summed.
         alignment: a power of two, at most 16, that divides all places. If a table is of columns, it divides their
             number, too, and so many columns, beginning at any multiple, are adjacent in the tensor, or all nowhere.
+        within: if four columns, beginning at any multiple, come from the same four columns, `shift` elements before the
+            tensor's first one: for each of them which of these it is, or None for nowhere. Kernels read vectors then,
+            and no table of columns; the alignment is that of the other tables.
     """
 
     name: str
     maps: tuple[str, ...]
     nowhere: float = 0.0
     alignment: int = 1
+    within: tuple[int | None, ...] = ()
+    shift: int = 0
 
     def __str__(self) -> str:
-        return f"{self.name} {' '.join(self.maps)} {self.nowhere!r} {self.alignment}"
+        within = f" {self.within} {self.shift}" if self.within else ""
+        return f"{self.name} {' '.join(self.maps)} {self.nowhere!r} {self.alignment}{within}"
 
     def encode(self, input: int) -> int:
         """The attribute as a number of a program's code; input: the number of the tensor among the inputs."""
-        (number,) = struct.unpack("<q", struct.pack("<HHf", input, self.alignment.bit_length() - 1, self.nowhere))
+        bits = self.alignment.bit_length() - 1
+        if self.within:
+            digits = [_GROUP if each is None else each for each in self.within]
+            bits |= (1 + self.shift + _GROUP * _number_of(digits)) << _ALIGNMENT_BITS
+        (number,) = struct.unpack("<q", struct.pack("<HHf", input, bits, self.nowhere))
         return number
 
     @staticmethod
     def decode(number: int, names: list[str], kinds: list[str]) -> Mapped:
         """The attribute with this code, in a program whose inputs have these names and kinds."""
-        input, log_alignment, nowhere = struct.unpack("<HHf", struct.pack("<q", number))
+        input, bits, nowhere = struct.unpack("<HHf", struct.pack("<q", number))
         maps = tuple(itertools.takewhile(lambda kind: kind in MAPS, kinds[input + 1 :]))
-        return Mapped(names[input], maps, nowhere, 1 << log_alignment)
+        alignment = 1 << (bits & (1 << _ALIGNMENT_BITS) - 1)
+        if not (bits := bits >> _ALIGNMENT_BITS):
+            return Mapped(names[input], maps, nowhere, alignment)
+        number, shift = divmod(bits - 1, _GROUP)
+        digits = [number // (_GROUP + 1) ** i % (_GROUP + 1) for i in range(_GROUP)]
+        within = tuple(None if digit == _GROUP else digit for digit in digits)
+        return Mapped(names[input], maps, nowhere, alignment, within, shift)
 
 
 class Targets(NamedTuple):
@@ -80,11 +96,23 @@ class Targets(NamedTuple):
 
 
 MAPS = ("places", "weighted")
+_GROUP, _ALIGNMENT_BITS = 4, 3  # columns of `within`; bits of the alignment's logarithm
 
 
-def mapped(name: str, maps: tuple[str, ...], nowhere: float = 0.0, alignment: int = 1) -> Value:
+def _number_of(digits: list[int]) -> int:
+    return sum(digit * (_GROUP + 1) ** i for i, digit in enumerate(digits))
+
+
+def mapped(
+    name: str,
+    maps: tuple[str, ...],
+    nowhere: float = 0.0,
+    alignment: int = 1,
+    within: tuple[int | None, ...] = (),
+    shift: int = 0,
+) -> Value:
     """The tensor `name` of the call, read through maps of its axes; see :class:`Mapped`."""
-    return Value("mapped", attribute=Mapped(name, maps, nowhere, alignment))
+    return Value("mapped", attribute=Mapped(name, maps, nowhere, alignment, within, shift))
 
 
 def map_of(name: str, number: int) -> str:

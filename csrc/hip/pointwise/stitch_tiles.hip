@@ -10,6 +10,7 @@
 // The text of a program follows this file, as in stitch.hip.
 #include "../device/grid_dependency.h"
 #include "../programs/column_reductions.h"
+#include "../programs/mapped.h"
 
 namespace reformer {
 namespace {

@@ -60,6 +60,18 @@ struct Summed {
     for (int i = 0; i < kStep; ++i)
       if (is_there) values[first + i] = some[i];
   }
+  // Sets the elements of each group of columns to these elements of such groups, and leaves the others.
+  template <class T, int kMost, int... kPlaces, class There>
+  DEVICE void put_within(bool is_there, const void* from, long long at, const There& there) {
+    constexpr int kGroup = sizeof...(kPlaces), kPlace[kGroup] = {kPlaces...};
+    Held<T, kCount, kMost> held;
+    float some[kCount];
+    held.read(from, at, there);
+    held.widen(some);
+    UNROLL
+    for (int i = 0; i < kCount; ++i)
+      if (kPlace[i % kGroup] < kGroup && is_there) values[i] = some[i - i % kGroup + kPlace[i % kGroup]];
+  }
   DEVICE void widen(float (&to)[kCount]) const {
     UNROLL
     for (int i = 0; i < kCount; ++i) to[i] = values[i];

@@ -65,6 +65,7 @@ void StitchWriter::mapped_elements(size_t i) {
   const ProgramNode& of = node(contents_.loaded[i]);
   const AxisMaps maps(contents_.call, size_t(of.input));
   const std::string from = input_text(size_t(of.input));
+  const ProgramInput& input = contents_.program.inputs[size_t(of.input)];
   body_ << "  template <int kCount, class To, class There>\n  DEVICE static void read_mapped" << i
         << "(const StitchArgs& p, int line, [[maybe_unused]] int column, To& to, const There& there) {\n"
            "    const long long at = "
@@ -86,6 +87,21 @@ void StitchWriter::mapped_elements(size_t i) {
     return;
   }
   body_ << "    to.fill(" << nowhere << ");\n";
+  if (input.is_within) {
+    body_ << "    if constexpr (kCount % " << kMappedGroup << " == 0) {\n";
+    std::string line_there = "true", line_at = "at";
+    for (int m = 0; m < maps.size(); ++m) {
+      if (maps[m].by_column) continue;
+      body_ << "      " << tap(m, "0");
+      line_at += " + tap" + std::to_string(m) + ".place";
+      line_there += " && tap" + std::to_string(m) + ".place >= 0";
+    }
+    body_ << "      const bool is_there = " << line_there << ";\n      to.template put_within<" << loaded_type(of)
+          << ", " << access(of);
+    for (int8_t place : input.within) body_ << ", " << int(place);
+    body_ << ">(is_there, " << from << ", is_there ? " << line_at << " + column - " << int(input.shift)
+          << " : 0, there);\n      return;\n    }\n";
+  }
   std::string indent = "    ", ends;
   const auto loop = [&](int m) {
     const std::string number = "i" + std::to_string(m);
@@ -103,12 +119,13 @@ void StitchWriter::mapped_elements(size_t i) {
     body_ << indent << is_there << indent << "to.template add<" << type << ", " << access(of) << ">(is_there, "
           << weight << ", " << from << ", " << read_at << ", there);\n";
   } else {
+    const int at_once = input.is_within ? 1 : access(of);
     // Columns that are chosen together are adjacent in the tensor, or all come from nowhere.
-    body_ << indent << "constexpr int kStep = kLess<kCount, " << access(of) << ">;\n"
+    body_ << indent << "constexpr int kStep = kLess<kCount, " << at_once << ">;\n"
           << indent << "UNROLL\n"
           << indent << "for (int j = 0; j < kCount; j += kStep) {\n";
     indent += "  ";
-    if (access(of) > 1) body_ << indent << "if (!there.has(j)) break;\n";
+    if (at_once > 1) body_ << indent << "if (!there.has(j)) break;\n";
     ends += "}";
     for (int m = 0; m < maps.size(); ++m)
       if (maps[m].by_column) loop(m);

@@ -22,7 +22,7 @@ from ..ir.kernel_limits import MOST_INPUTS, MOST_MAPS
 from ..ir.layout import Layout, span
 from ..ir.targets import Targets
 from . import size_constants
-from .map_tables import MapTables, table_of, table_of_targets
+from .map_tables import MapTable, MapTables, columns_within, table_of, table_of_targets
 
 
 class KernelProgram:
@@ -242,6 +242,7 @@ class KernelProgram:
         if key not in self.names:
             name, kinds, alignment = f"t{len(self.tensors)}", [], 16
             by_lines = self.group.rows is None and self.space.reads_lines(original)
+            within, shift = (), 0
             self.tensors[name] = view, layout
             for i, term in enumerate(access.terms):
                 table, of_table = table_of(term, self.space, view.value.device)
@@ -249,9 +250,23 @@ class KernelProgram:
                 self.tensors[map_of(name, i)] = View(value, value.layout), of_table
                 kinds.append(table.kind)
                 is_of_columns = of_table == table.layout and not by_lines
-                alignment = min(alignment, table.run if is_of_columns else table.alignment)
-            self.names[key] = mapped(name, tuple(kinds), access.number, alignment)
+                if is_of_columns and table.run == 1:
+                    within, shift = self._within(table, view, layout, access)
+                if not within or not is_of_columns:
+                    alignment = min(alignment, table.run if is_of_columns else table.alignment)
+            self.names[key] = mapped(name, tuple(kinds), access.number, alignment, within, shift)
         return self.names[key]
+
+    def _within(self, table: MapTable, view: View, lines: Layout, access: Access) -> tuple[tuple[int | None, ...], int]:
+        """Of which elements of a group each column of a group is, and how far before the view the groups begin; () if
+        there are no such groups, or if they are not all in the value's memory, however far maps of lines go."""
+        within, shift = columns_within(table, lines.offset) or ((), 0)
+        last = lines.offset + sum((n - 1) * stride for n, stride in zip(lines.sizes, lines.strides, strict=True))
+        of_lines = (term for term in access.terms if all(inner >= self.space.channels for inner, *_ in term.digits))
+        last += sum((term.map.size - 1) * term.stride for term in of_lines)
+        memory = view.value.memory or view.value.layout
+        is_in_memory = lines.offset >= shift and last + self.space.channels - shift <= span(memory)
+        return (within, shift) if is_in_memory else ((), 0)
 
     def _gathered(self, view: View, index_map: IndexMap) -> Expression:
         """Expression that gathers a view's rows from a table."""

@@ -17,6 +17,7 @@ from ..ir.placement import Runs, layout_of_runs
 from ..ir.targets import Targets
 
 _MOST_ALIGNED = 16
+_GROUP = 4  # columns of which kernels choose others in registers (csrc/program/program.h)
 
 
 class MapTable(NamedTuple):
@@ -73,6 +74,23 @@ class MapTable(NamedTuple):
         """Greatest power of two, up to 16, that divides all places."""
         divisor = math.gcd(*(place * self.stride for row in self.rows for place, _ in row))
         return math.gcd(divisor, _MOST_ALIGNED)
+
+
+def columns_within(table: MapTable, offset: int) -> tuple[tuple[int | None, ...], int] | None:
+    """For a table of columns, which of four columns each of the same four comes from, and how many elements these begin
+    before the first one (program/mapped.py), whose offset less that is a multiple of four, if possible. None if that is
+    not the same for all of them."""
+    if table.taps > 1 or table.has_weights or len(table.rows) % _GROUP:
+        return None
+    places = [row[0][0] * table.stride if row else None for row in table.rows]
+    for shift in sorted(range(_GROUP), key=lambda shift: ((offset - shift) % _GROUP, shift)):
+        moved = [None if place is None else place + shift - i // _GROUP * _GROUP for i, place in enumerate(places)]
+        groups = {tuple(moved[i : i + _GROUP]) for i in range(0, len(moved), _GROUP)}
+        within = next(iter(groups), ())
+        is_within = all(place is None or place in range(_GROUP) for place in within)
+        if len(groups) == 1 and is_within and any(place is not None for place in within):
+            return within, shift
+    return None
 
 
 def _is_run(places: list[int], length: int) -> bool:

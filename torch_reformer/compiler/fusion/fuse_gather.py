@@ -45,7 +45,7 @@ def _space(group: FusionGroup, value: Value, gather: Gather) -> IterationSpace |
     if any(isinstance(index_map, Access | Targets) for index_map in index_maps):
         return None  # tables and maps together may be more than a kernel supports
     for space in spaces:
-        if group.anchor or (space != group.space and (group.copies or not group.supports(space))):
+        if group.anchor or space.order or (space != group.space and (group.copies or not group.supports(space))):
             continue
         if not fits(space, group.operands, group.reductions):
             continue

@@ -6,14 +6,17 @@ from __future__ import annotations
 
 import torch
 
+from ..ir.access import Access, relaid
 from ..ir.graph import Call, Map, Value, View
 from ..ir.iteration_space import IterationSpace, find_space, index_map_of, inverse
+from ..ir.kernel_limits import MOST_OPERATIONS, MOST_OUTPUTS
+from . import iteration_order
 from .fuse_copies import Copy, add, is_computed
 from .greedy import Fusion
 from .group import FusionGroup, InputKey, has_too_many_strided, has_too_many_transposed, same_kind
 
+_MOST_APART = 3  # times the bytes of a group: a copy moves its own twice more
 _contiguous = torch.ops.reformer._contiguous.default
-DEVICES = ("cuda",)  # kernels of other devices would read element by element
 
 
 def fuse_transposes(fusion: Fusion) -> None:
@@ -23,7 +26,7 @@ def fuse_transposes(fusion: Fusion) -> None:
         if not isinstance(call, Call) or call.operator is not _contiguous:
             continue
         (result,) = call.results
-        if result.device.type not in DEVICES:
+        if result.device.type not in iteration_order.DEVICES:
             continue
         if result not in outputs and _read(fusion, call, result):
             del fusion.extern_calls[number]
@@ -35,46 +38,74 @@ def fuse_transposes(fusion: Fusion) -> None:
 def _read(fusion: Fusion, call: Call, result: Value) -> bool:
     """Have all readers of the copy read its source; False, and nothing is changed, if one of them can't."""
     (source,) = call.args
-    input_key = source.value, source.layout, index_map_of(result.layout, source.layout)
     if any(view.value is result for other in fusion.extern_calls.values() for view in other.operands):
         return False
-    readers: list[tuple[FusionGroup, IterationSpace, list[InputKey]]] = []
+    readers: list[tuple[FusionGroup, FusionGroup]] = []
     for group in fusion.groups.values():
         if group.anchor and any(view.value is result for view in group.anchor.operands):
             return False
-        inputs = [key for key, view in group.inputs.items() if view.value is result]
-        if not inputs:
-            continue
-        space = _space(group, input_key, inputs)
-        if space is None:
-            return False
-        readers.append((group, space, inputs))
-    for group, space, inputs in readers:
-        group.space = space
-        group.operands = group.operands | {input_key[2]}
-        for key in inputs:
-            del group.inputs[key]
-            group.transposed[key] = input_key
-        group.inputs[input_key] = source
+        if any(view.value is result for view in group.inputs.values()):
+            changed = _reading(group, source, result)
+            if changed is None:
+                return False
+            readers.append((group, changed))
+    for group, changed in readers:
+        group.restore(changed)
         number = fusion.group_that_makes(source.value)
         if number is not None:
             fusion.readers.setdefault(source.value, []).append(group.number)
     return True
 
 
-def _space(group: FusionGroup, input_key: InputKey, inputs: list[InputKey]) -> IterationSpace | None:
-    """Iteration space in which the group reads ``input_key`` instead of ``inputs``; None if there is none."""
-    if group.anchor or any(key[2] != group.full_map or not group.inputs[key].is_full for key in inputs):
+def _reading(group: FusionGroup, source: View, result: Value) -> FusionGroup | None:
+    """The group as it reads the source of a copy instead of its result; None if it can't."""
+    changed = group.copy()
+    for key in [key for key, view in group.inputs.items() if view.value is result]:
+        new = _in_source(group, key, source, result)
+        if new is None:
+            return None
+        del changed.inputs[key]
+        changed.transposed[key] = new
+        changed.inputs[new] = View(source.value, new[1])
+        changed.operands = changed.operands | {new[2]}
+        if isinstance(key[2], Access) and all(index_map != key[2] for *_, index_map in changed.inputs):
+            changed.operands.remove(key[2])
+    space = None if group.anchor else _space(changed)
+    if space is None or not group.supports(space):
         return None
-    copies = group.copies.values()
-    operands = group.operands | {input_key[2], *copies}
+    changed.space = space
+    return changed
+
+
+def _in_source(group: FusionGroup, key: InputKey, source: View, result: Value) -> InputKey | None:
+    """The key by which the group reads the source instead of the copy; None if there is none."""
+    _, layout, index_map = key
+    if isinstance(index_map, Access):
+        found = relaid(index_map, layout, result.layout, source.layout)
+        return None if found is None else (source.value, found[1], found[0])
+    if index_map != group.full_map or not group.inputs[key].is_full:
+        return None
+    return source.value, source.layout, index_map_of(result.layout, source.layout)
+
+
+def _space(group: FusionGroup) -> IterationSpace | None:
+    """Iteration space of a group that reads or writes transposed tensors; None if there is none, or if a kernel would
+    read so many elements apart that copies cost less."""
+    read, written = list(group.inputs), list(group.copies.values())
+    operands = {*group.operands, *written}
     space = find_space(group.numel, operands, group.reductions, transposes=True)
-    if space is None or not group.supports(space) or not all(map(space.is_strided, copies)):
-        return None
-    read = [input_key, *(key for key in group.inputs if key not in inputs)]
-    if has_too_many_strided(space, read, copies) or has_too_many_transposed(space, read, copies):
-        return None
-    return space
+    if space is not None and not all(map(space.is_strided, written)):
+        space = None
+    if space is not None and has_too_many_strided(space, read, written):
+        space = None
+    if space is not None and has_too_many_transposed(space, read, written):
+        space = None
+    if not iteration_order.may_reorder(group):
+        return space
+    tensors = iteration_order.tensors_of(group)
+    space = iteration_order.best_space(group, space) or space
+    most = _MOST_APART * sum(tensor.bytes for tensor in tensors)
+    return None if space is None or iteration_order.cost_of(space, tensors) > most else space
 
 
 def _writer(fusion: Fusion, call: Call, result: Value) -> FusionGroup | None:
@@ -90,7 +121,23 @@ def _writer(fusion: Fusion, call: Call, result: Value) -> FusionGroup | None:
         return None
     copy = Copy([operation], operation.inputs[0], index_map)
     fusion.place_of[operation] = fusion.place_of[call]
-    if not add(fusion, group, copy, transposes=True):
+    if not add(fusion, group, copy, transposes=True) and not _add_in_order(fusion, group, copy, operation):
         return None
     fusion.group_of[call] = group.number  # the graph itself is unchanged, as other fusions share it
     return group
+
+
+def _add_in_order(fusion: Fusion, group: FusionGroup, copy: Copy, operation: Map) -> bool:
+    """Add a copy to a group that then iterates in another order; False if it can't."""
+    changed, result = group.copy(), operation.results[0]
+    changed.operations.append(operation)
+    changed.copies[result] = copy.index_map
+    changed.live_results.add(result)
+    if len(changed.live_results) > MOST_OUTPUTS or len(changed.computed) > MOST_OPERATIONS:
+        return False
+    if not iteration_order.may_reorder(changed) or (space := _space(changed)) is None:
+        return False
+    changed.space = space
+    group.restore(changed)
+    fusion.group_of[operation] = group.number
+    return True

@@ -19,10 +19,11 @@ from ..ir.digits import parts_of, with_strides
 from ..ir.graph import Call, Map, Reduce
 from ..ir.iteration_space import BY_PLACE, LONGEST_ROW, IndexMap, IterationSpace, fits, index_map_of
 from ..ir.layout import Layout
-from . import fuse_transposes
+from ..ir.targets import Targets
 from .greedy import Fusion
 from .group import FusionGroup, InputKey, has_too_many_strided, has_too_many_transposed
 
+DEVICES = ("cuda",)  # kernels of other devices would read element by element
 _contiguous = torch.ops.reformer._contiguous.default
 _SECTOR = 32  # bytes that memory moves at once
 _VECTOR = 16  # bytes that a thread does
@@ -45,24 +46,25 @@ def choose_orders(fusion: Fusion) -> None:
         if isinstance(call, Call) and call.operator is _contiguous:
             _group_copy(fusion, number, call)
     for group in fusion.groups.values():
-        if _may_reorder(group) and (space := _best(group, group.space)) is not None:
+        if may_reorder(group) and (space := best_space(group, group.space)) is not None:
             group.space = space
 
 
 def _group_copy(fusion: Fusion, number: int, call: Call) -> None:
     """Make the copy a group if a kernel computes it in another order, but no vectors of it are copied as they lie."""
     (source,), (result,) = call.args, call.results
-    if result.device.type not in fuse_transposes.DEVICES or result.dtype.itemsize > 4 or not result.layout.numel:
+    numel = result.layout.numel
+    if result.device.type not in DEVICES or result.dtype.itemsize > 4 or type(numel) is not int or not numel:
         return
     index_map = index_map_of(result.layout, source.layout)
     if _is_copied_by_vectors(result.layout, source.layout, result.dtype.itemsize):
         return
     copy = Map([source], "clone", lambda x: x)
     copy.results = [result]
-    plain = IterationSpace(1, 1, result.layout.numel, 1, False)
+    plain = IterationSpace(1, 1, numel, 1, False)
     group = FusionGroup(number, plain, operations=[copy], operands={index_map}, live_results={result})
     group.inputs = {(source.value, source.layout, index_map): source}
-    if not _may_reorder(group) or (space := _best(group, None)) is None:
+    if not may_reorder(group) or (space := best_space(group, None)) is None:
         return
     group.space = space
     fusion.groups[number] = group
@@ -81,12 +83,14 @@ def _is_copied_by_vectors(result: Layout, source: Layout, itemsize: int) -> bool
     return not any(number % count for number in (lines[1], lines[2], columns[0], columns[1], *others))
 
 
-def _may_reorder(group: FusionGroup) -> bool:
+def may_reorder(group: FusionGroup) -> bool:
     """True if the group computes elements of one size only, and needs no rows, channels, planes or places of them."""
     if group.space is None or group.anchor or group.reductions or group.per_row or group.gathers or group.destinations:
         return False
+    if any(isinstance(index_map, Targets) for index_map in group.copies.values()):
+        return False
     numel, computed = group.numel, group.computed
-    if type(numel) is not int or not numel or group.members[0].results[0].device.type not in fuse_transposes.DEVICES:
+    if type(numel) is not int or not numel or group.members[0].results[0].device.type not in DEVICES:
         return False
     if any(isinstance(operation, Reduce) or operation.results[0].layout.numel != numel for operation in computed):
         return False
@@ -95,7 +99,7 @@ def _may_reorder(group: FusionGroup) -> bool:
     return all(value.dtype.itemsize <= 4 for value in {*group.makes, *group.reads})
 
 
-def _tensors(group: FusionGroup) -> list[_Tensor]:
+def tensors_of(group: FusionGroup) -> list[_Tensor]:
     """The tensors that a group reads and writes."""
     found = []
     for (value, _, index_map), view in group.inputs.items():
@@ -107,12 +111,12 @@ def _tensors(group: FusionGroup) -> list[_Tensor]:
     return found
 
 
-def _best(group: FusionGroup, space: IterationSpace | None) -> IterationSpace | None:
+def best_space(group: FusionGroup, space: IterationSpace | None) -> IterationSpace | None:
     """The space in whose order the group moves the fewest sectors; None if that is `space`."""
-    tensors = _tensors(group)
-    least = math.inf if space is None else _GAIN * _cost(space, tensors)
+    tensors = tensors_of(group)
+    least = math.inf if space is None else _GAIN * cost_of(space, tensors)
     best = None
-    if space is not None and _cost(space, tensors) <= sum(tensor.bytes for tensor in tensors):
+    if space is not None and cost_of(space, tensors) <= sum(tensor.bytes for tensor in tensors):
         return None
     operands = {tensor.index_map for tensor in tensors} | {group.full_map}
     for candidate in _candidates(group.numel, tensors):
@@ -120,14 +124,14 @@ def _best(group: FusionGroup, space: IterationSpace | None) -> IterationSpace | 
             continue
         keys: list[InputKey] = list(group.inputs)
         written = [group.copies.get(value, group.full_map) for value in group.live_results]
-        if has_too_many_strided(candidate, keys, len(written)) or has_too_many_transposed(candidate, keys, written):
+        if has_too_many_strided(candidate, keys, written) or has_too_many_transposed(candidate, keys, written):
             continue
-        if (cost := _cost(candidate, tensors)) < least:
+        if (cost := cost_of(candidate, tensors)) < least:
             best, least = candidate, cost
     return best
 
 
-def _cost(space: IterationSpace, tensors: list[_Tensor]) -> float:
+def cost_of(space: IterationSpace, tensors: list[_Tensor]) -> float:
     """Bytes of the sectors that a kernel moves, times how much longer it takes if threads have few elements."""
     at_once, total = math.gcd(_AT_ONCE, space.channels if space.nhwc else space.pixels), 0.0
     for tensor in tensors:

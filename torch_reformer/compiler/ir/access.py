@@ -20,6 +20,12 @@ class Term(NamedTuple):
     map: AxisMap
     stride: int
 
+    @property
+    def elements_of_sector(self) -> int:
+        """How many places of the map are in 16 adjacent elements, on average."""
+        places = {place * self.stride for row in self.map.rows for place, _ in row}
+        return max(1, len(places) // max(1, len({place // 16 for place in places})))
+
 
 class Access(NamedTuple):
     """An index map with terms. The address of element i is the sum of i's digits times their strides, and of a place on
@@ -143,3 +149,35 @@ def _reread(access: Access, starts: dict[int, int], read: dict[int, list], numel
         axis_map = term.map.without_first(start) if start else term.map
         terms.append(Term(tuple(read.get(axis, ())), axis_map, term.stride))
     return Access(access.fill, with_gaps(digits, numel), tuple(terms)), offset
+
+
+def relaid(access: Access, view: Layout, copy: Layout, source: Layout) -> tuple[Access, Layout] | None:
+    """The access, and the view that it reads, in the memory of which that was copied.
+
+    Args:
+        view: of the copy's memory.
+        copy, source: layouts of the copy and of what was copied, with equal sizes.
+
+    Returns:
+        None if a digit or a map is of no whole axes of the copy.
+    """
+    axes = [axis for axis in zip(copy.sizes, copy.strides, strict=True) if axis[0] > 1]
+    stride_of = dict(zip(copy.strides, source.strides, strict=True))
+    stride_of |= {old: new for n, old, new in zip(copy.sizes, copy.strides, source.strides, strict=True) if n > 1}
+    of_maps = [(term.map.size, term.stride) for term in access.terms]
+    found = on_axes(axes, [*((count, stride) for _, count, stride in access.digits), *of_maps], view.offset)
+    dims = on_axes(axes, zip(view.sizes, view.strides, strict=True), view.offset)
+    if found is None or dims is None or any(len(parts) > 1 for parts in dims[1]):
+        return None
+    starts, runs = found
+    digits = []
+    for (_, count, _), parts in zip(access.digits, runs, strict=False):
+        digits += [(n, stride_of[axis] * each) for axis, n, each in parts] or [(count, 0)]
+    terms = []
+    for term, parts in zip(access.terms, runs[len(access.digits) :], strict=True):
+        if len(parts) > 1:
+            return None
+        terms.append(term._replace(stride=sum(stride_of[axis] * each for axis, _, each in parts)))
+    strides = tuple(sum(stride_of[axis] * each for axis, _, each in parts) for parts in dims[1])
+    offset = source.offset + sum(start * stride_of[axis] for axis, start in starts.items())
+    return Access(access.fill, joined(digits), tuple(terms)), Layout(view.sizes, strides, offset)

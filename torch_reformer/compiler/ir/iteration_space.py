@@ -324,7 +324,10 @@ class IterationSpace:
         columns, lines = self.split(plain.by_columns(access).digits)
         if any(stride for _, stride in columns):
             return columns[0][0], columns[0][0]
-        return 0, lines[0][0] if plain.reads_lines(access) else ADJACENT  # most elements of a vector are read, then
+        if plain.reads_lines(access):
+            return 0, lines[0][0]
+        of_columns = (term for term in plain.by_columns(access).terms if plain.split(term.digits)[0][0][1])
+        return 0, min(ADJACENT, *(term.elements_of_sector for term in of_columns))
 
     def reads_lines(self, access: Access) -> bool:
         """True if a kernel that reduces no rows reads elements of several lines of this operand at once
@@ -332,7 +335,8 @@ class IterationSpace:
         access = self.by_columns(access)
         runs = [self.split(term.digits) for term in access.terms]
         of_columns = [any(stride for _, stride in columns) for columns, _ in runs]
-        count, stride = self.split(access.digits)[1][0]
+        lines = self.split(access.digits)[1]
+        count, stride = lines[0] if lines else (1, 0)
         if not (access.only_chooses and any(of_columns) and stride == 1 and count >= LEAST_TRANSPOSED):
             return False
         of_lines = [lines[0] for (_, lines), is_of in zip(runs, of_columns, strict=True) if not is_of]
