@@ -160,7 +160,7 @@ def _candidates(numel: int, tensors: list[_Tensor]) -> Iterator[IterationSpace]:
             order = tuple(runs[i] for i in (*columns, *lines))
             if channels >= _LEAST_COLUMNS and order not in seen and lines:
                 seen.add((order, channels))
-                yield IterationSpace(1, channels, numel // channels, 1, True, order)
+                yield IterationSpace(1, channels, numel // channels, 1, True, order=order)
 
 
 def _count(runs: list[tuple[int, int]], of: list[int]) -> int:

@@ -511,7 +511,7 @@ def _spaces_with_heights(numel: int, reductions: set[IndexMap]):
         height = next((count for count, stride in lines if stride), 1)
         images = numel // (channels * width * height)
         if height > 1 and images * width > 1:
-            yield IterationSpace(images, channels, height, width, True, True)
+            yield IterationSpace(images, channels, height, width, True, has_heights=True)
 
 
 def _spaces_of_access(numel: int, access: Access):
