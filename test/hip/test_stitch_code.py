@@ -11,6 +11,7 @@ from emulator.row_programs import PROGRAMS as OF_ROWS
 from emulator.stitching import planner, source
 from emulator.tail_programs import OF_ROWS as OF_LONGER_ROWS
 from emulator.tail_programs import call, labels
+from emulator.test_stitch_heights_emulated import PROGRAMS as OF_HEIGHTS
 from look_ups import looked_up, looking_up
 from marks import slow
 from placements import TURNED, with_five_dimensions, written_like
@@ -148,6 +149,13 @@ def test_rows_compile(architecture, name, width, request):
         reason = "4 or 2 of 102 scalar registers spill into lanes of a vector register"
         request.applymarker(pytest.mark.xfail(strict=True, reason=reason))
     compiles(architecture, programs()[name], (1, width, 64, 1), torch.channels_last)
+
+
+@pytest.mark.parametrize("name", ["softmax_backward", "modulated_norm_backward"])  # nvcc warns if no rows are reduced
+@pytest.mark.parametrize("architecture", compile_kernels.ARCHITECTURES)
+def test_reductions_per_height_compile(architecture, name):
+    compiles(architecture, OF_HEIGHTS[name], (64, 49, 12, 1), torch.channels_last)
+    compiles(architecture, OF_HEIGHTS[name], (1, 768, 8, 32), torch.channels_last)
 
 
 # Rows in part of a warp, in several, and too long for registers.

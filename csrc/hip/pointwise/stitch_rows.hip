@@ -69,7 +69,8 @@ struct RowInRegisters {
   static constexpr bool kIsSmall = Held::bytes() * kVectors <= kMostHeldTwice;
   Group groups[kVectors];
   Held held[kVectors], ahead[kIsSmall ? kVectors : 1];
-  const int begin = thread_id() % kLanes * kCount;
+  // With 64 bits, so that the addresses of a thread's groups differ by constants.
+  const long long begin = thread_id() % kLanes * kCount;
 
   DEVICE RowInRegisters(const StitchArgs& p, int first_line) {
     if constexpr (kHoldsChannels) {
@@ -84,7 +85,7 @@ struct RowInRegisters {
     return kWhole || v < kVectors - 1 || v * kApart + begin < p.width;
   }
   // A group past the row's end reads the row's beginning instead.
-  DEVICE int column(const StitchArgs& p, int v) const { return wanted(p, v) ? v * kApart + begin : 0; }
+  DEVICE long long column(const StitchArgs& p, int v) const { return wanted(p, v) ? v * kApart + begin : 0; }
 
   DEVICE const Held& of_row() const { return held[0]; }
   // Proceeds to a row; `next` is the row after it, -1 if it is the last.
@@ -220,7 +221,7 @@ struct RowReductions {
       for (int i = 0; i < kCount; ++i) mine[i] = Program::is_row_max(kFirst + i) ? bits_to_float(0xff800000u) : 0.0f;
       const OfRow<Program, kStage> of_row(p, row.of_row(), results);
       row.template each<kStage>(
-          p, line, [&](int, int column, const auto& group, const auto& loaded, const auto& there) {
+          p, line, [&](int, long long column, const auto& group, const auto& loaded, const auto& there) {
             of_row.visit_near(column, group.kChannels, [&](auto near) {
               UNROLL
               for (int j = 0; j < group.kChannels; ++j) {
@@ -321,7 +322,7 @@ DEVICE void stitch_rows(const StitchArgs& p) {
     sums.run(p, line, row);
     if (!rows.has(at)) continue;
     const OfRow<Program, Program::kStages> of_row(p, row.of_row(), sums.results);
-    const auto compute = [&](int v, int column, const auto& group, const auto& loaded, const auto& there) {
+    const auto compute = [&](int v, long long column, const auto& group, const auto& loaded, const auto& there) {
       typename Row::Group::Stored stored;
       of_row.visit_near(column, kCount, [&](auto near) {
         UNROLL

@@ -154,7 +154,7 @@ void StitchWriter::hold() {
             << line_text(placement(of)) << ");\n";
   });
   body_ << "    }\n    template <class There>\n"
-           "    DEVICE void read(const StitchArgs& p, int line, int column, const There& there) {\n"
+           "    DEVICE void read(const StitchArgs& p, int line, long long column, const There& there) {\n"
            "      [[maybe_unused]] const long long at = static_cast<long long>(line) * p.width + column;\n";
   for (size_t i = 0; i < contents_.loaded.size(); ++i) {
     const std::string x = "x" + std::to_string(i);
