@@ -38,13 +38,14 @@ Planned<EmbeddingGradConfig> configure_embedding_grad(DType type, bool wide_ids,
     return "it is too large";
   const int most = int(16 / element_size(type)), elements = columns % most ? 1 : most;
   const int64_t chunk = int64_t{warp_size(arch)} * elements, chunks = ceil_div(columns, chunk);
-  const int64_t wanted = int64_t{4} * usual_units(arch);  // number of blocks
+  // Number of blocks; a few more would run by themselves after all others.
+  const int64_t wanted = int64_t{4} * usual_units(arch);
 
   EmbeddingGradConfig config;
   EmbeddingGradArgs& a = config.args;
   a.count = int(count), a.rows = int(rows), a.columns = int(columns);
   const int64_t few_hits = std::max<int64_t>(1, kUsualHits * rows / std::max<int64_t>(count, 1));
-  a.rows_each = int(std::clamp<int64_t>(std::min({tables * rows / wanted, few_hits, rows}), 1, kMostRows));
+  a.rows_each = int(std::clamp<int64_t>(std::min({ceil_div(tables * rows, wanted), few_hits, rows}), 1, kMostRows));
   a.blocks_each = int(ceil_div(rows, a.rows_each));
   const int64_t blocks = tables * a.blocks_each;
   a.columns_each = int(ceil_div(chunks, std::min(chunks, ceil_div(wanted, blocks))) * chunk);

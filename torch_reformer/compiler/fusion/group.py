@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from ...runtime.sizes import about_cost
-from ..ir.access import Access, composed
+from ..ir.access import Access, composed, operand_of_view
 from ..ir.gather import counts_up
 from ..ir.graph import Conv, Indexed, Map, Operation, Random, Reduce, Value, View, is_cast
 from ..ir.iteration_space import (
@@ -26,7 +26,6 @@ from ..ir.iteration_space import (
     IterationSpace,
     find_space,
     operand_maps,
-    operand_of_view,
     reduces_rows,
 )
 from ..ir.kernel_limits import (

@@ -8,7 +8,8 @@ from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from .axis_map import AxisMap, Row
-from .digits import Digits, joined, on_axes, with_gaps, with_strides
+from .digits import Digits, joined, on_axes, with_gaps, with_strides, without_strides
+from .graph import View
 from .layout import Layout
 
 
@@ -181,3 +182,27 @@ def relaid(access: Access, view: Layout, copy: Layout, source: Layout) -> tuple[
     strides = tuple(sum(stride_of[axis] * each for axis, _, each in parts) for parts in dims[1])
     offset = source.offset + sum(start * stride_of[axis] for axis, start in starts.items())
     return Access(access.fill, joined(digits), tuple(terms)), Layout(view.sizes, strides, offset)
+
+
+def operand_of_view(
+    operand: View, operand_map: Digits, view: View, index_map: Digits, numel: int
+) -> tuple[View, Digits] | None:
+    """What a program reads of an operand to compute a view of an operation's result, also of some of its elements.
+
+    Args:
+        operand_map: index map of the operand over the result's memory.
+        index_map: by which a result of `numel` elements reads the view.
+
+    Returns:
+        A view of the operand's elements in the order of memory of the result that reads it, and its index map; None if
+        no index map has them.
+    """
+    access = Access((0,), with_strides(operand_map, view.value.layout.numel), ())
+    found = composed(access, view.value.layout, index_map, view.layout.offset, numel)
+    if found is None:
+        return None
+    access, offset = found
+    runs = [(count, stride) for _, count, stride in access.digits if stride][::-1]
+    sizes, strides = tuple(count for count, _ in runs), tuple(stride for _, stride in runs)
+    part = View(operand.value, Layout(sizes, strides, operand.layout.offset + offset))
+    return part, without_strides(access.digits)

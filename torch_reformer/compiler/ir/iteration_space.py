@@ -18,8 +18,8 @@ import math
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass, replace
 
-from .access import Access, access_of, composed, term_of_columns
-from .digits import Digits, joined, reordered, with_strides, without_strides
+from .access import Access, access_of, term_of_columns
+from .digits import Digits, joined, reordered
 from .graph import Indexed, Map, Random, View
 from .layout import Layout
 from .placement import (
@@ -104,30 +104,6 @@ def operand_maps(operation: Map) -> list[tuple[View, IndexMap]]:
         (view,) = operation.inputs
         return [(view, access_of(layout, view.layout, operation.maps, operation.fill))]
     return [(view, index_map_of(layout, view.layout)) for view in operation.inputs]
-
-
-def operand_of_view(
-    operand: View, operand_map: Digits, view: View, index_map: Digits, numel: int
-) -> tuple[View, IndexMap] | None:
-    """What a program reads of an operand to compute a view of an operation's result, also of some of its elements.
-
-    Args:
-        operand_map: index map of the operand over the result's memory.
-        index_map: by which a result of `numel` elements reads the view.
-
-    Returns:
-        A view of the operand's elements in the order of memory of the result that reads it, and its index map; None if
-        no index map has them.
-    """
-    access = Access((0,), with_strides(operand_map, view.value.layout.numel), ())
-    found = composed(access, view.value.layout, index_map, view.layout.offset, numel)
-    if found is None:
-        return None
-    access, offset = found
-    runs = [(count, stride) for _, count, stride in access.digits if stride][::-1]
-    sizes, strides = tuple(count for count, _ in runs), tuple(stride for _, stride in runs)
-    part = View(operand.value, Layout(sizes, strides, operand.layout.offset + offset))
-    return part, without_strides(access.digits)
 
 
 def without(layout: Layout, dims: Iterable[int]) -> IndexMap:
