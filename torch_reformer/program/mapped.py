@@ -47,7 +47,8 @@ class Mapped(NamedTuple):
 
     def __str__(self) -> str:
         within = f" {self.within} {self.shift}" if self.within else ""
-        return f"{self.name} {' '.join(self.maps)} {self.nowhere!r} {self.alignment}{within}{' mostly chooses' if self.mostly_chooses else ''}"
+        mostly = " mostly chooses" if self.mostly_chooses else ""
+        return f"{self.name} {' '.join(self.maps)} {self.nowhere!r} {self.alignment}{within}{mostly}"
 
     def encode(self, input: int) -> int:
         """The attribute as a number of a program's code; input: the number of the tensor among the inputs."""
