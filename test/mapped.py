@@ -27,6 +27,7 @@ class Way:
     within: tuple[int | None, ...] = ()  # which of four columns each of the same four is, if the width is a multiple
     shift: int = 0  # of the source's first element behind those
     by_lines: bool = False  # the source's channels are adjacent, and lines
+    mostly_chooses: bool = False  # few elements have several taps
 
 
 def choosing(places) -> Rows:
@@ -39,6 +40,8 @@ def ways(h: int, w: int) -> dict[str, Way]:
     pad = choosing([-1, *range(h)]), choosing([*range(w), -1, -1])
     means = [[(i, 0.5), (i + 1, 0.25)] if i + 1 < h else [(i, 0.5)] for i in range(h)]
     sums = [[(i, 1.0), (w - 1 - i, 1.0)] if i % 3 else [] for i in range(w)]
+    few = [[(i, 1.0), (h - 1 - i, 1.0)] if i == 1 else [(i, 1.0)] for i in range(h)]
+    few_columns = [[(i, 0.5), (w - 1 - i, 1.5)] if i == 0 else [(i, 1.0)] if i % 5 else [] for i in range(w)]
     long = [[(j, 1 / (j + 2)) for j in range(min(h, 6))] for i in range(h + 1)]
     return {
         "roll": Way(*roll),
@@ -62,6 +65,8 @@ def ways(h: int, w: int) -> dict[str, Way]:
             within=(1, None, 3, None),
             shift=1,
         ),
+        "few sums": Way(few, few_columns, mostly_chooses=True),
+        "few sums, columns": Way(few, few_columns, columns=True, mostly_chooses=True),
         "lines": Way(*roll, columns=True, by_lines=True),
         "pad by ones, lines": Way(*pad, nowhere=1.0, columns=True, by_lines=True),
     }
@@ -115,7 +120,7 @@ def operands(source: Tensor, way: Way, alignment: int | None = None):
         tables = [(down[0], _of_lines(down[1], (n, h, w), 1)), (across[0], _of_lines(across[1], (n, h, w), 2))]
         align = next(a for a in (16, 8, 4, 2, 1) if c % a == 0)
     align = align if alignment is None else alignment
-    leaf = mapped("t", tuple(kind for kind, _ in tables), way.nowhere, align, within, shift)
+    leaf = mapped("t", tuple(kind for kind, _ in tables), way.nowhere, align, within, shift, way.mostly_chooses)
     return leaf, {"t": base} | {map_of("t", i): numbers for i, (_, numbers) in enumerate(tables)}, size
 
 

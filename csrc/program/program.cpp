@@ -11,10 +11,11 @@ namespace {
 bool is_input(ProgramOp op) { return (op >= ProgramOp::full && op <= ProgramOp::table) || op == ProgramOp::mapped; }
 
 // The attribute of a mapped tensor: its input in 16 bits, the logarithm of the alignment in 3 bits, where columns
-// within a group come from in 13 bits, and the bits of the fp32 number that stands for elements that come from nowhere.
+// within a group come from in 12 bits, whether most elements are chosen in 1 bit, and the bits of the fp32 number that
+// stands for elements that come from nowhere.
 int64_t input_of_mapped(CodeReader& reader, int64_t attribute, std::vector<ProgramInput>& inputs, double& value) {
   const int64_t input = attribute & 0xffff, log_alignment = attribute >> 16 & 7;
-  int64_t within = attribute >> 19 & 0x1fff;
+  int64_t within = attribute >> 19 & 0xfff;
   const auto bits = uint32_t(uint64_t(attribute) >> 32);
   if (log_alignment > 4) reader.malformed("an alignment of too many elements");
   float number;
@@ -24,6 +25,7 @@ int64_t input_of_mapped(CodeReader& reader, int64_t attribute, std::vector<Progr
   ProgramInput& of = inputs[size_t(input)];
   of.alignment = std::min(of.alignment, 1 << log_alignment);
   of.is_within = within > 0;
+  of.mostly_chooses = attribute >> 31 & 1;
   if (!within--) return input;
   of.shift = int8_t(within % kMappedGroup);
   within /= kMappedGroup;

@@ -75,6 +75,7 @@ struct ProgramInput {
   // If four columns, beginning at any multiple, come from the same four columns of a mapped tensor, `shift` elements
   // before its first one: which of these each is; 4 for nowhere.
   bool is_within = false;
+  bool mostly_chooses = false;  // most elements of a mapped tensor have one combination of taps, or none
   int8_t within[kMappedGroup] = {}, shift = 0;
 };
 

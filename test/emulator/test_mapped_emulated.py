@@ -13,6 +13,7 @@ from torch_reformer.program.interpreter import interpret
 pytestmark = emulator.needed
 FEW = ["pad by ones", "taps", "taps, columns", "slice, columns"]
 GROUPED = ["pairs, columns", "second of pairs, columns", "lines", "pad by ones, lines"]
+FEW += ["few sums", "few sums, columns"]
 
 
 # Vectors of columns, columns one by one, rows that end within a thread's columns, and several warps a row.

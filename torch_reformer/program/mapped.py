@@ -34,6 +34,7 @@ class Mapped(NamedTuple):
         within: if four columns, beginning at any multiple, come from the same four columns, `shift` elements before the
             tensor's first one: for each of them which of these it is, or None for nowhere. Kernels read vectors then,
             and no table of columns; the alignment is that of the other tables.
+        mostly_chooses: most elements have one combination of taps at most: kernels read others under a condition.
     """
 
     name: str
@@ -42,10 +43,12 @@ class Mapped(NamedTuple):
     alignment: int = 1
     within: tuple[int | None, ...] = ()
     shift: int = 0
+    mostly_chooses: bool = False
 
     def __str__(self) -> str:
         within = f" {self.within} {self.shift}" if self.within else ""
-        return f"{self.name} {' '.join(self.maps)} {self.nowhere!r} {self.alignment}{within}"
+        mostly = " mostly chooses" if self.mostly_chooses else ""
+        return f"{self.name} {' '.join(self.maps)} {self.nowhere!r} {self.alignment}{within}{mostly}"
 
     def encode(self, input: int) -> int:
         """The attribute as a number of a program's code; input: the number of the tensor among the inputs."""
@@ -53,6 +56,7 @@ class Mapped(NamedTuple):
         if self.within:
             digits = [_GROUP if each is None else each for each in self.within]
             bits |= (1 + self.shift + _GROUP * _number_of(digits)) << _ALIGNMENT_BITS
+        bits |= self.mostly_chooses << _LAST_BIT
         (number,) = struct.unpack("<q", struct.pack("<HHf", input, bits, self.nowhere))
         return number
 
@@ -62,12 +66,13 @@ class Mapped(NamedTuple):
         input, bits, nowhere = struct.unpack("<HHf", struct.pack("<q", number))
         maps = tuple(itertools.takewhile(lambda kind: kind in MAPS, kinds[input + 1 :]))
         alignment = 1 << (bits & (1 << _ALIGNMENT_BITS) - 1)
-        if not (bits := bits >> _ALIGNMENT_BITS):
-            return Mapped(names[input], maps, nowhere, alignment)
+        mostly_chooses = bool(bits >> _LAST_BIT)
+        if not (bits := (bits & (1 << _LAST_BIT) - 1) >> _ALIGNMENT_BITS):
+            return Mapped(names[input], maps, nowhere, alignment, mostly_chooses=mostly_chooses)
         number, shift = divmod(bits - 1, _GROUP)
         digits = [number // (_GROUP + 1) ** i % (_GROUP + 1) for i in range(_GROUP)]
         within = tuple(None if digit == _GROUP else digit for digit in digits)
-        return Mapped(names[input], maps, nowhere, alignment, within, shift)
+        return Mapped(names[input], maps, nowhere, alignment, within, shift, mostly_chooses)
 
 
 class Targets(NamedTuple):
@@ -96,7 +101,7 @@ class Targets(NamedTuple):
 
 
 MAPS = ("places", "weighted")
-_GROUP, _ALIGNMENT_BITS = 4, 3  # columns of `within`; bits of the alignment's logarithm
+_GROUP, _ALIGNMENT_BITS, _LAST_BIT = 4, 3, 15  # columns of `within`; bits of the alignment's logarithm
 
 
 def _number_of(digits: list[int]) -> int:
@@ -110,9 +115,10 @@ def mapped(
     alignment: int = 1,
     within: tuple[int | None, ...] = (),
     shift: int = 0,
+    mostly_chooses: bool = False,
 ) -> Value:
     """The tensor `name` of the call, read through maps of its axes; see :class:`Mapped`."""
-    return Value("mapped", attribute=Mapped(name, maps, nowhere, alignment, within, shift))
+    return Value("mapped", attribute=Mapped(name, maps, nowhere, alignment, within, shift, mostly_chooses))
 
 
 def map_of(name: str, number: int) -> str:

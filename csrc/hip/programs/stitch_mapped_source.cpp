@@ -110,14 +110,24 @@ void StitchWriter::mapped_elements(size_t i) {
           << indent << "for (int " << number << " = 0; " << number << " < " << taps << "; ++" << number << ") {\n";
     indent += "  ";
     body_ << indent << tap(m, number);
+    if (input.mostly_chooses && taps > 1 && !maps[m].by_column)  // few lines go on
+      body_ << indent << "if (" << number << " > 0 && tap" << m << ".place < 0) break;\n";
     ends += "}";
   };
   for (int m = 0; m < maps.size(); ++m)
     if (!maps[m].by_column) loop(m);
   const std::string type = loaded_type(of);
+  // Further taps, of few elements, are read under a condition.
+  std::string unless_first;
+  for (int m = 0; m < maps.size(); ++m)
+    if (maps[m].taps > 1) unless_first += (unless_first.empty() ? "i" : " + i") + std::to_string(m);
+  if (!unless_first.empty() && input.mostly_chooses)
+    unless_first = "if (" + unless_first + " == 0 || is_there) ";
+  else
+    unless_first.clear();
   if (!maps.of_columns()) {
-    body_ << indent << is_there << indent << "to.template add<" << type << ", " << access(of) << ">(is_there, "
-          << weight << ", " << from << ", " << read_at << ", there);\n";
+    body_ << indent << is_there << indent << unless_first << "to.template add<" << type << ", " << access(of)
+          << ">(is_there, " << weight << ", " << from << ", " << read_at << ", there);\n";
   } else {
     const int at_once = input.is_within ? 1 : access(of);
     // Columns that are chosen together are adjacent in the tensor, or all come from nowhere.
@@ -133,8 +143,8 @@ void StitchWriter::mapped_elements(size_t i) {
     if (maps.only_choose())
       body_ << "to.template put<" << type << ", kStep>(is_there, j, " << from << ", " << read_at << ");\n";
     else
-      body_ << "to.template add_one<" << type << ">(is_there, " << weight << ", j, " << from << ", " << read_at
-            << ");\n";
+      body_ << unless_first << "to.template add_one<" << type << ">(is_there, " << weight << ", j, " << from << ", "
+            << read_at << ");\n";
   }
   body_ << "    " << ends << "\n  }\n";
 }

@@ -254,7 +254,8 @@ class KernelProgram:
                     within, shift = self._within(table, view, layout, access)
                 if not within or not is_of_columns:
                     alignment = min(alignment, table.run if is_of_columns else table.alignment)
-            self.names[key] = mapped(name, tuple(kinds), access.number, alignment, within, shift)
+            mostly = access.mostly_chooses
+            self.names[key] = mapped(name, tuple(kinds), access.number, alignment, within, shift, mostly)
         return self.names[key]
 
     def _within(self, table: MapTable, view: View, lines: Layout, access: Access) -> tuple[tuple[int | None, ...], int]:

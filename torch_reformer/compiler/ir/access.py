@@ -12,6 +12,8 @@ from .digits import Digits, joined, on_axes, with_gaps, with_strides, without_st
 from .graph import View
 from .layout import Layout
 
+_FEW_TAPS = 1.25  # of an element, on average, if most elements are chosen
+
 
 class Term(NamedTuple):
     """One axis of an access: digits times strides, of the element's place in the result's memory, are its position on
@@ -54,6 +56,12 @@ class Access(NamedTuple):
         """Elements of the source that are read; repeated ones count once."""
         of_maps = (term.map.touched for term in self.terms if term.stride)
         return math.prod(count for _, count, stride in self.digits if stride) * math.prod(of_maps)
+
+    @property
+    def mostly_chooses(self) -> bool:
+        """True if elements are sums, but most of them of one element at most, as the gradients of pads are."""
+        taps = math.prod(sum(map(len, term.map.rows)) / max(1, len(term.map.rows)) for term in self.terms)
+        return not self.only_chooses and taps <= _FEW_TAPS
 
     @property
     def only_chooses(self) -> bool:
