@@ -39,7 +39,6 @@ StitchNeeds stitch_needs(const ProgramCall& call) {
                       [](const ProgramInput& input) { return input.kind == ProgramOp::random; }),
           lines_per_access(call),
           int(period),
-          program.maps > 0,
           reductions(Per::plane),
           reductions(Per::all)};
 }

@@ -144,7 +144,8 @@ void StitchWriter::constants() {
   if (has_result) body_ << "  static constexpr int kResult = " << contents_.first_result << ";\n";
   if (!contents_.program.needs_rows && !contents_.is_transposed())
     body_ << "  static constexpr int kAcc = " << contents_.acc << ";\n"
-          << "  enum { kAccAccess = " << std::max(1, contents_.accesses.acc) << " };  // of stitched kernels only\n";
+          << "  enum { kAccAccess = " << std::max(1, contents_.accesses.acc) << " };  // of stitched kernels only\n"
+          << "  static constexpr bool kChooses = " << (chooses() ? "true" : "false") << ";\n";
   if (reductions().empty()) return;
   const auto table = [&](const char* type, const char* name, auto value) {
     body_ << "  DEVICE static constexpr " << type << " " << name << "(int i) {\n    return ";
