@@ -41,7 +41,6 @@ StitchNeeds stitch_needs(const ProgramCall& call) {
           lines_per_access(call),
           packed_columns(call),
           int(period),
-          program.maps > 0,
           reductions(Per::plane) + reductions(Per::height),
           reductions(Per::all)};
 }

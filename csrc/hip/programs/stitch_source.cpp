@@ -154,7 +154,8 @@ void StitchWriter::constants() {
           << "  static constexpr unsigned long long kDenseLoaded = "
           << mask_of(contents_.loaded.size(), [&](size_t i) { return contents_.loads_dense(i); }) << ", kDenseStored = "
           << mask_of(contents_.stored.size(), [&](size_t i) { return contents_.stores_dense(i); }) << ";\n"
-          << "  enum { kAccAccess = " << std::max(1, contents_.accesses.acc) << " };  // of stitched kernels only\n";
+          << "  enum { kAccAccess = " << std::max(1, contents_.accesses.acc) << " };  // of stitched kernels only\n"
+          << "  static constexpr bool kChooses = " << (chooses() ? "true" : "false") << ";\n";
   if (reductions().empty()) return;
   const auto table = [&](const char* type, const char* name, auto value) {
     body_ << "  DEVICE static constexpr " << type << " " << name << "(int i) {\n    return ";
