@@ -1,8 +1,8 @@
-"""Time of training steps whose sizes were not seen before: milliseconds of CPU time a step, forward and backward, in one
-thread. The first sizes, which compile, are left out.
+"""Time of training steps whose sizes were not seen before: milliseconds of CPU time a step, forward and backward, in
+one thread. The first sizes, which compile, are left out.
 
-Also many steps over some lengths (--steps): plans that were made, growth of the memory in use, and GPU kernels that were
-compiled, after the first sizes.
+Also many steps over some lengths (--steps): plans that were made, growth of the memory in use, and GPU kernels that
+were compiled, after the first sizes.
 
     python benchmarks/new_size.py --csv benchmarks/results/cpu/new_size.csv
     python benchmarks/new_size.py --models lm2 --backends reformer --steps 300

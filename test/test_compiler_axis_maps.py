@@ -15,7 +15,8 @@ from torch_reformer.compiler.decompositions.tracing import tracing
 from torch_reformer.compiler.fusion.group import FusionGroup, has_too_many_strided
 from torch_reformer.compiler.ir.access import Access, Term, access_of, composed, fill_bits
 from torch_reformer.compiler.ir.axis_map import AxisMap
-from torch_reformer.compiler.ir.iteration_space import IterationSpace, find_space, fits, index_map_of
+from torch_reformer.compiler.ir.index_maps import index_map_of
+from torch_reformer.compiler.ir.iteration_space import IterationSpace, find_space, fits
 from torch_reformer.compiler.ir.layout import Layout
 from torch_reformer.compiler.lowering.resampled import _of_pool, _of_upsampling
 

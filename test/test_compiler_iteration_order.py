@@ -11,7 +11,8 @@ from torch_reformer.compiler.backend import reformer
 from torch_reformer.compiler.ir.access import access_of
 from torch_reformer.compiler.ir.axis_map import AxisMap
 from torch_reformer.compiler.ir.digits import reordered
-from torch_reformer.compiler.ir.iteration_space import IterationSpace, index_map_of
+from torch_reformer.compiler.ir.index_maps import index_map_of
+from torch_reformer.compiler.ir.iteration_space import IterationSpace
 from torch_reformer.compiler.ir.layout import Layout
 
 pytestmark = needs_aten

@@ -4,14 +4,8 @@ import pytest
 import torch
 
 from torch_reformer.compiler.ir.digits import with_strides
-from torch_reformer.compiler.ir.iteration_space import (
-    IterationSpace,
-    find_space,
-    fits,
-    index_map_of,
-    inverse,
-    without,
-)
+from torch_reformer.compiler.ir.index_maps import index_map_of, inverse, without
+from torch_reformer.compiler.ir.iteration_space import IterationSpace, find_space, fits
 from torch_reformer.compiler.ir.layout import Layout
 
 NHWC = Layout((2, 3, 4, 5), (60, 1, 15, 3))

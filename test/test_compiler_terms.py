@@ -13,7 +13,7 @@ from marks import needs_aten
 from torch_reformer.compiler.ir.access import operand_of_view
 from torch_reformer.compiler.ir.digits import with_strides
 from torch_reformer.compiler.ir.graph import Value, View
-from torch_reformer.compiler.ir.iteration_space import index_map_of
+from torch_reformer.compiler.ir.index_maps import index_map_of
 from torch_reformer.compiler.ir.layout import Layout
 
 pytestmark = needs_aten

@@ -17,7 +17,8 @@ from ...runtime.sizes import Real
 from ..fusion.group import FusionGroup, full_map_of, inlined, is_channel_index
 from ..ir.access import Access
 from ..ir.graph import Indexed, Map, Operation, Reduce, Value, View
-from ..ir.iteration_space import IndexMap, IterationSpace, fits, without
+from ..ir.index_maps import IndexMap, without
+from ..ir.iteration_space import IterationSpace, fits
 from ..ir.kernel_limits import MOST_INPUTS, MOST_MAPS
 from ..ir.layout import Layout, span
 from ..ir.targets import Targets

@@ -11,7 +11,8 @@ import torch
 
 from ...runtime.dtypes import FLOATS
 from ..ir.graph import Call, Map, Operation, Value, View
-from ..ir.iteration_space import find_space, index_map_of, is_strided
+from ..ir.index_maps import index_map_of, is_strided
+from ..ir.iteration_space import find_space
 from ..ir.layout import Layout
 from .fuse_copies import Copy, add, is_computed
 from .greedy import Fusion

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from ..ir.access import Access
 from ..ir.graph import Indexed, Map, Operation, Random, Reduce, Value, View, is_cast
-from ..ir.iteration_space import IndexMap, inverse, is_strided, without
+from ..ir.index_maps import IndexMap, inverse, is_strided, without
 from ..ir.targets import targets_of
 from .greedy import Fusion
 from .group import FusionGroup, inlined, same_kind

@@ -8,7 +8,8 @@ import torch
 
 from ..ir.access import Access, relaid
 from ..ir.graph import Call, Map, Value, View
-from ..ir.iteration_space import IterationSpace, find_space, index_map_of, inverse
+from ..ir.index_maps import index_map_of, inverse
+from ..ir.iteration_space import IterationSpace, find_space
 from ..ir.kernel_limits import MOST_OPERATIONS, MOST_OUTPUTS
 from . import iteration_order
 from .fuse_copies import Copy, add, is_computed

@@ -9,7 +9,8 @@ import copy
 from ...runtime.sizes import about_cost
 from ..ir.access import Access
 from ..ir.graph import Conv, Graph, Map, Operation, Reduce, Value, View
-from ..ir.iteration_space import IndexMap, IterationSpace, find_space, fits, operand_maps, result_maps, without
+from ..ir.index_maps import IndexMap, operand_maps, result_maps, without
+from ..ir.iteration_space import IterationSpace, find_space, fits
 from ..ir.kernel_limits import LITTLE, MOST_INLINED, MOST_INPUTS, MOST_OPERATIONS, MOST_OUTPUTS
 from ..ir.stages import blamed
 from .group import FusionGroup, full_map_of, has_too_many_strided, inlined, is_little, is_small, same_kind

@@ -20,14 +20,8 @@ from ...runtime.sizes import about_cost
 from ..ir.access import Access, composed, operand_of_view
 from ..ir.gather import counts_up
 from ..ir.graph import Conv, Indexed, Map, Operation, Random, Reduce, Value, View, is_cast
-from ..ir.iteration_space import (
-    BY_PLACE,
-    IndexMap,
-    IterationSpace,
-    find_space,
-    operand_maps,
-    reduces_rows,
-)
+from ..ir.index_maps import BY_PLACE, IndexMap, operand_maps
+from ..ir.iteration_space import IterationSpace, find_space, reduces_rows
 from ..ir.kernel_limits import (
     LITTLE,
     MOST_MAPS,

@@ -17,7 +17,8 @@ import torch
 from ..ir.access import Access
 from ..ir.digits import parts_of, with_strides
 from ..ir.graph import Call, Map, Reduce
-from ..ir.iteration_space import BY_PLACE, LONGEST_ROW, IndexMap, IterationSpace, fits, index_map_of
+from ..ir.index_maps import BY_PLACE, IndexMap, index_map_of
+from ..ir.iteration_space import LONGEST_ROW, IterationSpace, fits
 from ..ir.layout import Layout
 from ..ir.targets import Targets
 from .greedy import Fusion

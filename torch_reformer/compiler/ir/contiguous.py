@@ -11,7 +11,8 @@ import math
 import torch
 
 from .graph import Call, Graph, Map, Typed, Value, View
-from .iteration_space import has_space, index_map_of, is_strided
+from .index_maps import index_map_of, is_strided
+from .iteration_space import has_space
 from .layout import Layout
 
 _contiguous = torch.ops.reformer._contiguous.default

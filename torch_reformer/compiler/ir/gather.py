@@ -10,7 +10,8 @@ import torch
 from ...runtime.dtypes import FLOATS
 from .digits import joined, with_strides
 from .graph import Call, Operation, Value, View
-from .iteration_space import IndexMap, IterationSpace
+from .index_maps import IndexMap
+from .iteration_space import IterationSpace
 from .layout import Layout
 from .placement import MOST_OF_LINE
 

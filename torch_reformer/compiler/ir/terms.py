@@ -7,7 +7,8 @@ from typing import NamedTuple
 
 from ...program import Value as Expression
 from .graph import View
-from .iteration_space import find_space, index_map_of, without
+from .index_maps import index_map_of, without
+from .iteration_space import find_space
 from .layout import Layout
 
 Dims = tuple[int, ...]

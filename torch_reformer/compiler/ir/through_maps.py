@@ -10,7 +10,8 @@ import torch
 from .access import access_of, fill_bits
 from .axis_map import AxisMap
 from .graph import Graph, Indexed, Map, Typed, View
-from .iteration_space import IndexMap, find_space, index_map_of
+from .index_maps import IndexMap, index_map_of
+from .iteration_space import find_space
 from .kernel_limits import MOST_MAPS_OF_TENSOR
 from .layout import Layout
 

@@ -18,7 +18,8 @@ from ...program import Value as Expression
 from ...runtime.dtypes import FLOATS
 from ..ir.fake_tensors import layout_of
 from ..ir.graph import Graph, Indexed, Map, Random, Typed, View
-from ..ir.iteration_space import LONGEST_ROW, find_space, index_map_of
+from ..ir.index_maps import index_map_of
+from ..ir.iteration_space import LONGEST_ROW, find_space
 from ..ir.layout import Layout
 from . import pointwise
 from .alike import computed_at_once, operands_of

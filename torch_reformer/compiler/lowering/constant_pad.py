@@ -13,7 +13,8 @@ from ...runtime.dtypes import FLOATS
 from ..ir.fake_tensors import layout_of
 from ..ir.fx_utils import constant_pad
 from ..ir.graph import Graph, Map, Typed, View
-from ..ir.iteration_space import find_space, index_map_of, result_maps
+from ..ir.index_maps import index_map_of, result_maps
+from ..ir.iteration_space import find_space
 from ..ir.layout import Layout
 from . import pointwise
 

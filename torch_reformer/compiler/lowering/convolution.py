@@ -11,7 +11,7 @@ from ...runtime.plan import geometry_number
 from ..ir.contiguous import dense
 from ..ir.fake_tensors import layout_of, typed
 from ..ir.graph import Call, Conv, ConvGrads, Geometry, Graph, Typed, Value, View
-from ..ir.iteration_space import index_map_of, is_strided
+from ..ir.index_maps import index_map_of, is_strided
 from ..ir.layout import Layout
 from ..ir.sized_tensor import SizedTensor
 from .conv1x1_as_mm import convolution, gradients, is_product

@@ -20,7 +20,8 @@ from ...program import Value as Expression
 from ...runtime.dtypes import FLOATS
 from ..ir.axis_map import AxisMap
 from ..ir.graph import Graph, Map, Reduce, Typed, View, is_cast
-from ..ir.iteration_space import has_space, reduces_rows, without
+from ..ir.index_maps import without
+from ..ir.iteration_space import has_space, reduces_rows
 from ..ir.kernel_limits import LITTLE, SMALL
 from ..ir.layout import Layout
 from ..ir.terms import (

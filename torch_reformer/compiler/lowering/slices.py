@@ -10,7 +10,8 @@ from ...program import Value as Expression
 from ..ir.axis_map import AxisMap
 from ..ir.fake_tensors import typed
 from ..ir.graph import Call, Graph, Map, View
-from ..ir.iteration_space import find_space, index_map_of, operand_maps
+from ..ir.index_maps import index_map_of, operand_maps
+from ..ir.iteration_space import find_space
 from ..ir.layout import Layout
 from ..ir.through_maps import can_map
 from . import pointwise

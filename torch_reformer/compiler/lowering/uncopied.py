@@ -12,7 +12,7 @@ import torch
 from ..ir.axis_map import AxisMap
 from ..ir.digits import Run, on_axes, with_strides
 from ..ir.graph import Call, Map, Random, Value, View
-from ..ir.iteration_space import index_map_of
+from ..ir.index_maps import index_map_of
 from ..ir.layout import Layout
 
 _contiguous = torch.ops.reformer._contiguous.default

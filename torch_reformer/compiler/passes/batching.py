@@ -10,7 +10,8 @@ import torch
 
 from ..ir.expressions import expression_of
 from ..ir.graph import Call, Graph, Indexed, Map, Operation, Random, Typed, Value, View
-from ..ir.iteration_space import find_space, index_map_of
+from ..ir.index_maps import index_map_of
+from ..ir.iteration_space import find_space
 from ..ir.layout import Layout
 
 _cat = torch.ops.aten.cat.default

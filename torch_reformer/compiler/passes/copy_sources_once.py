@@ -11,7 +11,8 @@ import torch
 
 from ..ir.digits import on_axes
 from ..ir.graph import Call, Graph, Operation, Reduce, Value, View
-from ..ir.iteration_space import find_space, without
+from ..ir.index_maps import without
+from ..ir.iteration_space import find_space
 from ..ir.layout import Layout
 
 _contiguous = torch.ops.reformer._contiguous.default

@@ -13,7 +13,8 @@ import torch
 from ..ir.access import Access
 from ..ir.digits import on_axes
 from ..ir.graph import Call, Graph, Map, Operation, Random, Value, View
-from ..ir.iteration_space import find_space, operand_maps
+from ..ir.index_maps import operand_maps
+from ..ir.iteration_space import find_space
 from ..ir.layout import Layout
 
 _contiguous = torch.ops.reformer._contiguous.default

@@ -13,7 +13,8 @@ from ..ir.access import composed
 from ..ir.contiguous import in_order
 from ..ir.digits import on_axes, with_strides
 from ..ir.graph import Call, Graph, Indexed, Map, Operation, Random, Typed, Value, View
-from ..ir.iteration_space import find_space, index_map_of, operand_maps
+from ..ir.index_maps import index_map_of, operand_maps
+from ..ir.iteration_space import find_space
 from ..ir.layout import Layout
 from ..ir.through_maps import Maps, Source, add_indexed, after_makers, can_map, is_read
 from ..ir.windows import Windows

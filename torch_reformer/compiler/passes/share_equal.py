@@ -9,7 +9,7 @@ from __future__ import annotations
 from ...program import Program, full, store
 from ..ir.expressions import expression_of
 from ..ir.graph import Graph, Indexed, Map, Operation, Random, Reduce, Value, View, substituted
-from ..ir.iteration_space import operand_maps, without
+from ..ir.index_maps import operand_maps, without
 
 
 def share_equal(graph: Graph) -> None:

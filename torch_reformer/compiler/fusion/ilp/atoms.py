@@ -9,7 +9,8 @@ from collections.abc import Hashable, Iterable
 from dataclasses import dataclass, field
 
 from ...ir.graph import Map, Operation, Reduce, Value
-from ...ir.iteration_space import find_space, without
+from ...ir.index_maps import without
+from ...ir.iteration_space import find_space
 from ..greedy import Fusion
 from ..group import FusionGroup
 
