@@ -24,7 +24,7 @@ class GpuTmaGemm final : public GpuSolver {
     if (!has_tma(device.arch)) return "it is for Hopper GPUs (sm_90)";
     if (const char* why = unsupported_by_tma_gemm(p)) return why;
     const Choice chosen = best(p, device);
-    if (!chosen.config.launch.blocks_x) return "there are no such kernels for this problem";
+    if (!chosen.is_there()) return "there are no such kernels for this problem";
     ConvPlan plan;
     plan.us = chosen.us;
     plan.workspace_bytes = chosen.config.workspace_bytes;
@@ -45,7 +45,7 @@ class GpuTmaGemm final : public GpuSolver {
       return "it does not run such a program";
     const TmaEpilogue epilogue = tma_epilogue(tma_tensors(program));
     const Choice chosen = best(p, device, epilogue, !program.program.reductions.empty());
-    if (!chosen.config.launch.blocks_x) return "its memory or its partial results would not suffice";
+    if (!chosen.is_there()) return "its memory or its partial results would not suffice";
     if (chosen.config.workspace_bytes) return "another kernel adds up its partial sums";
     const TmaGemmProgram kernel(chosen.kernel, chosen.config, program);
     ConvPlan plan;
@@ -59,8 +59,9 @@ class GpuTmaGemm final : public GpuSolver {
  private:
   struct Choice {
     TmaGemmKernel kernel;
-    TmaGemmConfig config;  // without blocks if no kernel computes the problem
+    TmaGemmConfig config;
     double us = std::numeric_limits<double>::infinity();
+    bool is_there() const { return us < std::numeric_limits<double>::infinity(); }
   };
   // reduces: the program reduces over all rows. Each block leaves a partial result, so blocks must compute several
   // tiles each.
