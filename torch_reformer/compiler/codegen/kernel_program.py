@@ -108,7 +108,7 @@ class KernelProgram:
     def _layout(self, view: View, kind: str) -> Layout:
         """Layout in which a view is passed as an operand of this kind."""
         if kind == "full" and self.group.anchor:
-            result = self.group.anchor.results[0].layout
+            result = self.group.anchor.result_layout
             return Layout(result.sizes, result.strides, view.layout.offset)
         return self.space.layout_of(kind, view.layout.offset)
 
@@ -125,7 +125,7 @@ class KernelProgram:
             rest = self.space.layout_of(self._reduced_to(operation))
             return Layout((*stacked, *rest.sizes), (*(rest.numel for _ in stacked), *rest.strides))
         if operation is self.group.anchor:
-            return result.layout
+            return operation.result_layout
         return self._layout(View(result, Layout(result.layout.sizes, result.layout.strides)), self._per(operation))
 
     def _per(self, operation: Map | Reduce) -> str:

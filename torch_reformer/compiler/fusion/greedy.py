@@ -156,7 +156,7 @@ class Fusion:
 
     def _anchor(self, number: int, conv: Conv) -> None:
         """Start a group behind a convolution."""
-        layout = conv.results[0].layout
+        layout = conv.result_layout
         n, c, h, w = layout.sizes
         nhwc = layout.strides[1] == 1 and c > 1 or h * w == 1
         group = FusionGroup(number, IterationSpace(n, c, h, w, nhwc), anchor=conv)
