@@ -42,6 +42,18 @@ def eager(function, given):
     return [*results, *torch.autograd.grad(total, given, allow_unused=True)]
 
 
+def check(found, function, given, factor=1.5):
+    """Results and gradients are like eager's, and at most `factor` times as far from those in fp64."""
+    exact = eager(function, [tensor.detach().double().requires_grad_() for tensor in given])
+    for one, other, true in zip(found, eager(function, given), exact, strict=True):
+        if other is None:
+            assert one is None
+            continue
+        assert (one.shape, one.stride(), one.dtype) == (other.shape, other.stride(), other.dtype)
+        error, bound = (one - true).abs().max(), (other - true).abs().max()
+        assert error <= bound * factor + torch.finfo(given[0].dtype).eps
+
+
 FORWARD = {
     "gelu": (lambda x, w, b, r: F.gelu(F.linear(x, w, b)), ("add", "gelu")),
     "tanh gelu": (lambda x, w, b, r: F.gelu(F.linear(x, w, b), approximate="tanh"), ("add", "gelu")),
@@ -52,7 +64,7 @@ FORWARD = {
     "three dimensions": (lambda x, w, b, r: F.gelu(F.linear(x.view(4, 64, K), w, b)), ("add", "gelu")),
     "a view of it": (lambda x, w, b, r: F.gelu(F.linear(x, w, b)).view(64, 4, N)[1:], ("add", "gelu")),
     "its transpose": (lambda x, w, b, r: F.gelu(F.linear(x, w, b)).t(), ("add", "gelu")),
-    "in place": (lambda x, w, b, r: F.linear(x, w, b).relu_().mul_(2), ("add", "relu", "mul")),
+    "in place": (lambda x, w, b, r: F.linear(x, w, b).mul_(2).relu_(), ("add", "mul[2]", "relu")),
 }
 
 
@@ -64,15 +76,7 @@ def test_values(name, dtype):
     given = tensors(dtype)
     (forward, *_), found = kinds_and_results(function, given)
     assert forward == [("product", operations)]
-    expected = eager(function, given)
-    exact = eager(function, [tensor.detach().double().requires_grad_() for tensor in given])
-    for one, other, true in zip(found, expected, exact, strict=True):
-        if other is None:
-            assert one is None
-            continue
-        assert (one.shape, one.stride(), one.dtype) == (other.shape, other.stride(), other.dtype)
-        error, bound = (one - true).abs().max(), (other - true).abs().max()
-        assert error <= bound * 1.5 + torch.finfo(dtype).eps
+    check(found, function, given)
 
 
 CALLS = {
@@ -83,7 +87,7 @@ CALLS = {
     "unaligned offset": lambda x, w, b, r: F.gelu(F.linear(x.view(-1)[4 : 4 + 32 * K].view(32, K), w, b)),
     "rows with gaps": lambda x, w, b, r: F.gelu(F.linear(x[:, :16], w[:, :16].contiguous(), b)),
     "softmax": lambda x, w, b, r: F.linear(x, w, b).softmax(-1),
-    "fp32 result": lambda x, w, b, r: F.linear(x, w, b).float().exp(),
+    "fp32 result": lambda x, w, b, r: F.linear(x, w, b).float().tanh(),
     "one row": lambda x, w, b, r: F.gelu(F.linear(x[:1], w, b)),
     "fp32": lambda x, w, b, r: F.gelu(F.linear(x.float(), w.float(), b.float())),
 }
@@ -93,10 +97,7 @@ CALLS = {
 def test_stays_a_call(name):
     (forward, *_), found = kinds_and_results(CALLS[name], tensors())
     assert not any(kind == "product" for kind, _ in forward)
-    for one, other in zip(found, eager(CALLS[name], tensors()), strict=True):
-        assert (one is None) == (other is None)
-        if one is not None:
-            torch.testing.assert_close(one, other, rtol=4e-2, atol=4e-2)
+    check(found, CALLS[name], tensors())
 
 
 @pytest.mark.parametrize("rows", [0, 1])
@@ -124,7 +125,8 @@ def test_not_a_number():
         function, operations = FORWARD[name]
         (forward, *_), (found, *_) = kinds_and_results(function, given)
         assert forward == [("product", operations)]
-        torch.testing.assert_close(found, function(*given), rtol=2e-2, atol=2e-2, equal_nan=True)
+        exact = function(*(tensor.detach().double() for tensor in given)).bfloat16()
+        torch.testing.assert_close(found, exact, rtol=2e-2, atol=2e-2, equal_nan=True)
 
 
 def test_mlp_of_a_transformer():
@@ -160,8 +162,7 @@ def test_gates():
 
     (forward, _), found = kinds_and_results(function, given)
     assert any(kind == "product" and operations[-1] == "mul" for kind, operations in forward)
-    for one, other in zip(found, eager(function, given), strict=True):
-        torch.testing.assert_close(one, other, rtol=5e-2, atol=1e-1)
+    check(found, function, given)
 
 
 def test_dropout():
@@ -175,7 +176,7 @@ def test_dropout():
         given[3].zero_()
     (forward, *_), (result, *grads) = kinds_and_results(function, given)
     kept = result != 0
-    assert .4 < kept.float().mean() < .6
+    assert 0.4 < kept.float().mean() < 0.6
     expected = (2 * result.float() * 2 * kept).sum(0)
     torch.testing.assert_close(grads[2].float(), expected, rtol=2e-2, atol=2e-1)
 
@@ -204,10 +205,7 @@ def test_without_a_kernel(monkeypatch):
         function, _ = FORWARD[name]
         given = tensors()
         _, found = kinds_and_results(function, given)
-        for one, other in zip(found, eager(function, given), strict=True):
-            assert (one is None) == (other is None)
-            if one is not None:
-                torch.testing.assert_close(one, other, rtol=4e-2, atol=1e-1)
+        check(found, function, given, factor=2)  # the product is rounded before the bias is added, too
 
 
 @pytest.mark.parametrize(

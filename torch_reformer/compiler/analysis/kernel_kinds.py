@@ -6,7 +6,8 @@ from __future__ import annotations
 
 from ..fusion.group import FusionGroup
 from ..ir.device_model import kind_of_operator
-from ..ir.graph import Call, Casts, Conv, ConvGrads, Operation, Product, Reduce
+from ..ir.graph import Call, Casts, Conv, ConvGrads, Operation, Reduce
+from ..ir.product import Product
 
 
 def kind_of(group: FusionGroup | Operation) -> str:

@@ -18,7 +18,8 @@ from ..ir.device_model import OTHERS, flops, multiplied_type, predicted_us
 from ..ir.epilogue_cost import epilogue_us, slots_of
 from ..ir.fx_utils import bytes_of as node_bytes
 from ..ir.fx_utils import is_higher_order, is_operator
-from ..ir.graph import Call, Graph, Map, Operation, Product, View
+from ..ir.graph import Call, Graph, Map, Operation, View
+from ..ir.product import Product
 from .kernel_kinds import kind_of
 
 _PRODUCTS = (torch.ops.aten.mm, torch.ops.aten.addmm)

@@ -15,9 +15,10 @@ from ..fusion.group import FusionGroup
 from ..fusion.schedule import needed_in_memory, schedule
 from ..ir.access import Access
 from ..ir.fake_tensors import real_tensors
-from ..ir.graph import Call, Casts, Conv, ConvGrads, Graph, Operation, Product, Typed, Value, View, replaced
+from ..ir.graph import Call, Casts, Conv, ConvGrads, Graph, Operation, Typed, Value, View, replaced
 from ..ir.iteration_space import IterationSpace
 from ..ir.layout import Layout
+from ..ir.product import Product
 from ..ir.stages import blamed
 from .kernel_program import KernelProgram
 from .map_tables import MapTable, MapTables

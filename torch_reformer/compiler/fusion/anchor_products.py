@@ -21,9 +21,10 @@ from ...runtime.config import settings
 from ...runtime.dtypes import NARROW
 from ..ir.device_model import GPUS, flops, predicted_us
 from ..ir.epilogue_cost import epilogue_us, slots_of
-from ..ir.graph import Call, Geometry, Graph, Indexed, Map, Operation, Product, Reduce, Value, View, is_cast
+from ..ir.graph import Call, Geometry, Graph, Indexed, Map, Operation, Reduce, Value, View, is_cast
 from ..ir.iteration_space import IterationSpace, operand_maps
 from ..ir.layout import Layout
+from ..ir.product import Product
 
 aten = torch.ops.aten
 _COPIES = (aten.cat.default, torch.ops.reformer._contiguous.default)  # calls whose work a stitched kernel may take over
@@ -144,7 +145,9 @@ class _Epilogue:
         """Element-wise operations on the product's result that need nothing else which needs the product."""
         inside = [operation for operation in self.bias if operation not in refused]
         known = {self.result, *(operation.results[0] for operation in inside)}
-        todo = [self.uses.place[reader] for value in known for reader in self._readers(value) if reader in self.uses.place]
+        todo = [
+            self.uses.place[reader] for value in known for reader in self._readers(value) if reader in self.uses.place
+        ]
         heapq.heapify(todo)
         while todo:
             place = heapq.heappop(todo)

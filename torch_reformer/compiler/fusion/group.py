@@ -19,7 +19,7 @@ import torch
 from ...runtime.sizes import about_cost
 from ..ir.access import Access, composed
 from ..ir.gather import counts_up
-from ..ir.graph import Conv, Indexed, Map, Operation, Product, Random, Reduce, Value, View, is_cast
+from ..ir.graph import Conv, Indexed, Map, Operation, Random, Reduce, Value, View, is_cast
 from ..ir.iteration_space import (
     BY_PLACE,
     IndexMap,
@@ -38,6 +38,7 @@ from ..ir.kernel_limits import (
     SMALL,
 )
 from ..ir.layout import Layout
+from ..ir.product import Product
 
 if TYPE_CHECKING:
     from ..ir.gather import Gather

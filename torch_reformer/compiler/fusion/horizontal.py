@@ -80,7 +80,9 @@ def common_space(first: FusionGroup, second: FusionGroup) -> IterationSpace | No
         return None
     operands, reductions = first.operands | second.operands, first.reductions | second.reductions
     if anchored := first if first.anchor else second if second.anchor else None:
-        if not may_follow(anchored.anchor, [*first.recomputed, *first.operations, *second.recomputed, *second.operations]):
+        if not may_follow(
+            anchored.anchor, [*first.recomputed, *first.operations, *second.recomputed, *second.operations]
+        ):
             return None
         has_rows = first.per_row or second.per_row
         return anchored.space if not has_rows and fits(anchored.space, operands, reductions, False) else None

@@ -32,7 +32,9 @@ def slots_of(operations: Iterable[Map], accesses: int) -> int:
     """
     total = accesses * _ACCESS
     for operation in operations:
-        todo = [operation.expression(*(Expression("scalar", attribute=f"t{i}") for i, _ in enumerate(operation.inputs)))]
+        todo = [
+            operation.expression(*(Expression("scalar", attribute=f"t{i}") for i, _ in enumerate(operation.inputs)))
+        ]
         seen = set()
         while todo:
             value = todo.pop()

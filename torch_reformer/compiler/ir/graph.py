@@ -8,8 +8,8 @@ are eight kinds of operation:
 - :class:`Random`: a Map that computes random numbers.
 - :class:`Indexed`: a Map that reads its input through maps of its axes: pads, rolls, pools, upsampling.
 - :class:`Reduce`: a sum, a maximum or moments over some of the dimensions.
-- :class:`Conv`: a two-dimensional convolution, whose kernel can have a program as its epilogue; among them
-  :class:`Product`: a matrix product.
+- :class:`Conv`: a two-dimensional convolution, or a matrix product (ir/product.py), whose kernel can have a program as
+  its epilogue.
 - :class:`ConvGrads`: the gradients of a convolution.
 - :class:`Casts`: casts of many tensors to other data types.
 - :class:`Call`: any other operator of PyTorch.
@@ -249,45 +249,6 @@ class Conv(Operation):
 
     def text(self) -> str:
         return f"conv({self.input}, {self.weight}, {self.geometry})"
-
-
-@dataclass(eq=False)
-class Product(Conv):
-    """A matrix product: the 1x1 convolution of an image with a pixel a row, which lies in memory as the matrix does.
-
-    Args:
-        bias: the addition of a bias to it, if PyTorch's operator adds one.
-        epilogue: the operations that may follow in its kernel (fusion/anchor_products.py).
-    """
-
-    bias: Map | None
-    epilogue: frozenset[Operation]
-
-    @property
-    def result_layout(self) -> Layout:
-        return image_layout(self.results[0].layout)
-
-    @property
-    def matrices(self) -> tuple[View, View]:
-        """The factors of the product."""
-        (_, depth, rows, _), columns = self.input.layout.sizes, self.weight.layout.sizes[0]
-        (_, of_depth, of_rows, _), of_columns = self.input.layout.strides, self.weight.layout.strides[0]
-        first = Layout((rows, depth), (of_rows, of_depth), self.input.layout.offset)
-        second = Layout((depth, columns), (self.weight.layout.strides[1], of_columns), self.weight.layout.offset)
-        return View(self.input.value, first), View(self.weight.value, second)
-
-    def text(self) -> str:
-        return f"product({', '.join(map(str, self.matrices))})"
-
-    def is_call(self, following: Iterable[Operation]) -> bool:
-        """True if PyTorch's operator computes the product with these operations."""
-        return all(operation is self.bias for operation in following)
-
-
-def image_layout(matrix: Layout) -> Layout:
-    """A row-major matrix as an image [1, columns, rows, 1] in channels_last."""
-    rows, columns = matrix.sizes
-    return Layout((1, columns, rows, 1), (rows * columns, 1, columns, columns), matrix.offset)
 
 
 @dataclass(eq=False)
