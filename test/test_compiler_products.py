@@ -9,8 +9,11 @@ from gpu_rules import as_on_hopper
 from marks import needs_aten
 
 import torch_reformer
+from torch_reformer import program
+from torch_reformer.compiler.codegen import emit_plan
 from torch_reformer.compiler.fusion import anchor_products
 from torch_reformer.compiler.ir import epilogue_cost
+from torch_reformer.runtime import native
 
 pytestmark = needs_aten
 M, K, N = 256, 32, 48
@@ -77,6 +80,27 @@ def test_values(name, dtype):
     (forward, *_), found = kinds_and_results(function, given)
     assert forward == [("product", operations)]
     check(found, function, given)
+
+
+@pytest.mark.parametrize("name", FORWARD)
+def test_kernels_run_the_programs(name, monkeypatch):
+    """The library has a kernel for what the planner expects one for."""
+    answers, asked = [], emit_plan._is_computed_by_kernel
+    monkeypatch.setattr(emit_plan, "_is_computed_by_kernel", lambda *call: answers.append(asked(*call)) or answers[-1])
+    kinds_and_results(FORWARD[name][0], tensors())
+    assert answers and all(answers)
+
+
+@pytest.mark.parametrize(
+    ("depth", "columns", "tile"),
+    [(768, 3072, "pingpong_128x192"), (1024, 1024, "pingpong_128x128"), (96, 384, "128x128")],
+)
+def test_choice_of_kernels(depth, columns, tile):
+    """Where no weights know the kernels, the depth and the columns choose."""
+    code = program.Program(program.store(program.relu(program.acc()))).code
+    key = f"{depth}-8192-1-1x1-{columns}-8192-1-1-0x0-1x1-1x1-0-NHWC-BF16-F"
+    decision, _ = native.epilogue(native.problem_parse(key), "sm_90", code)
+    assert decision.is_fused and native.solver_names()[decision.fused] == f"gpu_tma_gemm_{tile}"
 
 
 CALLS = {
@@ -198,8 +222,6 @@ def test_other_devices_keep_calls():
 
 def test_without_a_kernel(monkeypatch):
     """A program that no kernel runs follows PyTorch's product in a kernel of its own."""
-    from torch_reformer.compiler.codegen import emit_plan
-
     monkeypatch.setattr(emit_plan, "_is_computed_by_kernel", lambda product, kernel: False)
     for name in ("gelu", "second reader", "scaled"):
         function, _ = FORWARD[name]

@@ -106,11 +106,13 @@ class Choice {
     return size_t(std::find(solvers().begin(), solvers().end(), &solver) - solvers().begin());
   }
 
-  // The kernel that computes a matrix product with the program, if the selector does not know the product's kernels.
+  // The kernel that computes a matrix product with the program, if the selector does not know all kernels of products.
   Decision of_product(const ProgramCall& program) const {
     if (!is_product(problem_) || config_.forced >= 0) return {};
-    for (const Solver* solver : product_solvers(problem_)) {
-      if (is_known(index_of(*product_solvers(problem_).front()))) return {};
+    const std::vector<const Solver*> preferred = product_solvers(problem_);
+    const auto known = [&](const Solver* solver) { return is_known(index_of(*solver)); };
+    if (std::all_of(preferred.begin(), preferred.end(), known)) return {};
+    for (const Solver* solver : preferred) {
       if (!solver->runs_on(device_) || !allowed(index_of(*solver))) continue;
       if (PlanPointer plan = fused(*solver, program)) return {solver, std::move(plan)};
     }

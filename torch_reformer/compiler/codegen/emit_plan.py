@@ -18,7 +18,7 @@ from ..ir.fake_tensors import real_tensors
 from ..ir.graph import Call, Casts, Conv, ConvGrads, Graph, Operation, Typed, Value, View, replaced
 from ..ir.iteration_space import IterationSpace
 from ..ir.layout import Layout
-from ..ir.product import Product
+from ..ir.product import Product, result_layout
 from ..ir.stages import blamed
 from .kernel_program import KernelProgram
 from .map_tables import MapTable, MapTables
@@ -171,7 +171,8 @@ class _Emitter:
             self._product(anchor, anchor)
             stored = [operation for operation in stored if operation is not anchor]
             kernel = KernelProgram(group, stored, self.tables, self._number_in_memory)
-            kernel.acc = View(anchor.results[0], anchor.result_layout), anchor.result_layout
+            layout = result_layout(anchor)
+            kernel.acc = View(anchor.results[0], layout), layout
         tensors = [self._number(*kernel.tensors[name]) for name in kernel.program.names]
         if group.anchor and kernel.acc is None:
             operands = [self._number(view) for view in group.anchor.operands]

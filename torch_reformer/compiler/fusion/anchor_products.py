@@ -24,7 +24,7 @@ from ..ir.epilogue_cost import epilogue_us, slots_of
 from ..ir.graph import Call, Geometry, Graph, Indexed, Map, Operation, Reduce, Value, View, is_cast
 from ..ir.iteration_space import IterationSpace, operand_maps
 from ..ir.layout import Layout
-from ..ir.product import Product
+from ..ir.product import Product, result_layout
 
 aten = torch.ops.aten
 _COPIES = (aten.cat.default, torch.ops.reformer._contiguous.default)  # calls whose work a stitched kernel may take over
@@ -124,7 +124,7 @@ class _Epilogue:
     def __init__(self, product: Product, call: Call, uses: _Uses):
         self.product, self.bias, self.uses = product, [product.bias] if product.bias else [], uses
         self.result, self.call = product.results[0], call
-        self.space = IterationSpace(1, *product.result_layout.sizes[1:3], 1, True)
+        self.space = IterationSpace(1, *result_layout(product).sizes[1:3], 1, True)
         self.inside = self._following(set())
 
     def best(self, gpu: str) -> frozenset[Operation]:

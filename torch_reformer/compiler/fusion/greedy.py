@@ -11,6 +11,7 @@ from ..ir.access import Access
 from ..ir.graph import Conv, Graph, Map, Operation, Reduce, Value, View
 from ..ir.iteration_space import IndexMap, IterationSpace, find_space, fits, operand_maps, result_maps, without
 from ..ir.kernel_limits import MOST_INLINED, MOST_INPUTS, MOST_OPERATIONS, MOST_OUTPUTS
+from ..ir.product import result_layout
 from ..ir.stages import blamed
 from .group import FusionGroup, full_map_of, has_too_many_strided, inlined, is_small, same_kind
 
@@ -156,7 +157,7 @@ class Fusion:
 
     def _anchor(self, number: int, conv: Conv) -> None:
         """Start a group behind a convolution."""
-        layout = conv.result_layout
+        layout = result_layout(conv)
         n, c, h, w = layout.sizes
         nhwc = layout.strides[1] == 1 and c > 1 or h * w == 1
         group = FusionGroup(number, IterationSpace(n, c, h, w, nhwc), anchor=conv)

@@ -242,11 +242,6 @@ class Conv(Operation):
     def change_operands(self, new_view: Callable[[View], View]) -> None:
         self.input, self.weight = new_view(self.input), new_view(self.weight)
 
-    @property
-    def result_layout(self) -> Layout:
-        """Layout [N, K, H, W] of the result."""
-        return self.results[0].layout
-
     def text(self) -> str:
         return f"conv({self.input}, {self.weight}, {self.geometry})"
 

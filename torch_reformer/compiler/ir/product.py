@@ -22,10 +22,6 @@ class Product(Conv):
     epilogue: frozenset[Operation]
 
     @property
-    def result_layout(self) -> Layout:
-        return image_layout(self.results[0].layout)
-
-    @property
     def matrices(self) -> tuple[View, View]:
         """The factors of the product."""
         (_, depth, rows, _), columns = self.input.layout.sizes, self.weight.layout.sizes[0]
@@ -42,7 +38,10 @@ class Product(Conv):
         return all(operation is self.bias for operation in following)
 
 
-def image_layout(matrix: Layout) -> Layout:
-    """A row-major matrix as an image [1, columns, rows, 1] in channels_last."""
-    rows, columns = matrix.sizes
-    return Layout((1, columns, rows, 1), (rows * columns, 1, columns, columns), matrix.offset)
+def result_layout(conv: Conv) -> Layout:
+    """Layout [N, K, H, W] of a convolution's result; that of a product, which is row-major, is in channels_last."""
+    layout = conv.results[0].layout
+    if not isinstance(conv, Product):
+        return layout
+    rows, columns = layout.sizes
+    return Layout((1, columns, rows, 1), (rows * columns, 1, columns, columns), layout.offset)
