@@ -105,7 +105,7 @@ def test_choice_of_kernels(depth, columns, tile):
 
 CALLS = {
     "only a bias": lambda x, w, b, r: F.linear(x, w, b),
-    "weight not transposed": lambda x, w, b, r: F.gelu(x @ w[:K].reshape(K, K)),
+    "both transposed": lambda x, w, b, r: F.gelu(x[:N].t() @ w),
     "unaligned depth": lambda x, w, b, r: F.gelu(F.linear(x[:, :20].contiguous(), w[:, :20].contiguous(), b)),
     "unaligned columns": lambda x, w, b, r: F.gelu(F.linear(x, w[:20], b[:20])),
     "unaligned offset": lambda x, w, b, r: F.gelu(F.linear(x.view(-1)[4 : 4 + 32 * K].view(32, K), w, b)),
@@ -186,6 +186,22 @@ def test_gates():
 
     (forward, _), found = kinds_and_results(function, given)
     assert any(kind == "product" and operations[-1] == "mul" for kind, operations in forward)
+    check(found, function, given)
+
+
+def test_input_gradients():
+    """The gradient of a gated layer's operand has the gradients of both halves in its kernel, of a transposed copy of
+    the weight."""
+    generator = torch.Generator().manual_seed(0)
+    sizes = (8192, 32), (512, 32), (512, 32), (64, 512)
+    given = [torch.randn(size, generator=generator).div(4).bfloat16().requires_grad_() for size in sizes]
+
+    def function(x, up, gate, down):
+        return F.linear(F.silu(F.linear(x, gate)) * F.linear(x, up), down)
+
+    (_, backward), found = kinds_and_results(function, given)
+    assert any(kind == "product" and "sigmoid" in operations for kind, operations in backward)
+    assert any("_contiguous" in kind for kind, _ in backward)
     check(found, function, given)
 
 

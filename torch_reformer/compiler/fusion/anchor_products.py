@@ -6,9 +6,10 @@ an anchor of fusion (:class:`Product`) if the expected time falls (ir/epilogue_c
 join it: those whose stored results the kernel's copy engine can store. What is reduced over rows, like a layer norm's
 operand, is read by another kernel again, which counts.
 
-A bias of ``aten.addmm`` becomes an operation again. Products with rows that begin at no multiples of 16 bytes, of other
-data types, or with weights that are not transposed, stay calls. The operations are unchanged, so are values, except
-that the product is not rounded before them.
+A bias of ``aten.addmm`` becomes an operation again. A second factor whose columns are not adjacent to themselves in
+memory, as in input gradients, is copied in the other order first; that counts, too. Products with rows that begin at no
+multiples of 16 bytes or of other data types stay calls. The operations are unchanged, so are values, except that the
+product is not rounded before them.
 """
 
 from __future__ import annotations
@@ -19,7 +20,8 @@ import torch
 
 from ...runtime.config import settings
 from ...runtime.dtypes import NARROW
-from ..ir.device_model import GPUS, flops, predicted_us
+from ..ir.contiguous import copied
+from ..ir.device_model import GPUS, flops, kind_of_operator, predicted_us
 from ..ir.epilogue_cost import epilogue_us, slots_of
 from ..ir.graph import Call, Geometry, Graph, Indexed, Map, Operation, Reduce, Value, View, is_cast
 from ..ir.iteration_space import IterationSpace, operand_maps
@@ -39,16 +41,17 @@ def anchor_products(graph: Graph, gpu: str | None) -> None:
     if gpu is None or not GPUS[gpu].has_tma or settings().force or settings().epilogues == "separate":
         return
     uses, operations = _Uses(graph), []
-    for call in graph.operations:
+    for call in uses.operations:
         factors = _factors(call)
-        anchored = _as_anchor(graph, call, *factors) if factors else [call]
         if factors:
-            product = anchored[0]
+            graph.operations = operations.copy()
+            product = _add_anchor(graph, call, *factors)
             product.epilogue = _Epilogue(product, call, uses).best(gpu)
-            if not product.epilogue:
-                anchored = [call]
-                call.results[0].maker = call
-        operations += anchored
+            if product.epilogue:
+                operations = graph.operations
+                continue
+            call.results[0].maker = call
+        operations.append(call)
     graph.operations = operations
 
 
@@ -86,7 +89,9 @@ def _factors(call: Operation) -> tuple[View | None, View, View] | None:
     sizes = (*first.layout.sizes, second.layout.sizes[1])
     if not all(type(size) is int and size > 1 for size in sizes) or not result.layout.is_row_major:
         return None
-    if not first.layout.is_row_major or not second.transposed().layout.is_row_major:
+    if not first.layout.is_row_major:
+        return None
+    if not second.layout.is_row_major and not second.transposed().layout.is_row_major:
         return None
     if sizes[0] * sizes[2] < _LEAST:
         return None
@@ -98,24 +103,28 @@ def _factors(call: Operation) -> tuple[View | None, View, View] | None:
     return bias, first, second
 
 
-def _as_anchor(graph: Graph, call: Call, bias: View | None, first: View, second: View) -> list[Operation]:
-    """The product, and the addition of its bias."""
+def _add_anchor(graph: Graph, call: Call, bias: View | None, first: View, second: View) -> Product:
+    """Add the product, after a copy of its second factor if need be, and the addition of its bias."""
     (result,) = call.results
     (rows, depth), columns = first.layout.sizes, second.layout.sizes[1]
+    if not second.transposed().layout.is_row_major:
+        second = copied(graph, second.transposed(), Layout.row_major((columns, depth))).transposed()
     image = View(first.value, Layout((1, depth, rows, 1), (rows * depth, 1, depth, depth), first.layout.offset))
     filter = View(second.value, Layout((columns, depth, 1, 1), (depth, 1, depth, depth), second.layout.offset))
     product = Product(image, filter, _POINTWISE, None, frozenset())
     product.node = call.node
+    graph.operations.append(product)
     if bias is None:
         product.results, result.maker = [result], product
-        return [product]
+        return product
     value = graph.value(result.layout, result.dtype, result.device)
     product.results, value.maker = [value], product
     spread = View(bias.value, Layout((rows, columns), (0, 1), bias.layout.offset))
     add = Map([View(value, value.layout), spread], "add", lambda x, y: x + y)
     add.node, add.results, result.maker = call.node, [result], add
     product.bias = add
-    return [product, add]
+    graph.operations.append(add)
+    return product
 
 
 class _Epilogue:
@@ -160,9 +169,23 @@ class _Epilogue:
                 for reader in self._readers(operation.results[0]):
                     if reader is not None:
                         heapq.heappush(todo, self.uses.place[reader])
-        return inside
+        return self._with_operands(inside, refused)
 
-    def _is_element_wise(self, operation: Operation, known: set[Value]) -> bool:
+    def _with_operands(self, inside: list[Map], refused: set[Operation]) -> list[Map]:
+        """These operations and, before them, others whose results only these read."""
+        todo = list(inside)
+        members = set(inside)
+        while todo:
+            for value in _values(todo.pop()):
+                maker = value.maker
+                if maker in members or maker in refused or not members.issuperset(self._readers(value)):
+                    continue
+                if self._is_element_wise(maker, set()):
+                    members.add(maker)
+                    todo.append(maker)
+        return sorted(members, key=lambda operation: self.uses.place.get(operation, -1))
+
+    def _is_element_wise(self, operation: Operation | None, known: set[Value]) -> bool:
         """True for an element-wise operation that a program computes in the order of the product's memory."""
         if not isinstance(operation, Map) or isinstance(operation, Indexed):
             return False
@@ -231,6 +254,9 @@ class _Epilogue:
         separate = predicted_us(gpu, "stitch", size + of_loaded + written, 0)
         if again:  # a kernel that reads the product's result is left, and reads these instead
             separate -= predicted_us(gpu, "stitch", again, 0)
+        maker = self.product.weight.value.maker
+        if isinstance(maker, Call) and maker not in self.uses.place:
+            separate -= predicted_us(gpu, kind_of_operator(maker.operator), 2 * self.product.weight.value.bytes, 0)
         bytes = of_factors + size, of_factors + of_loaded + sum(value.bytes for value in stored)
         slots = slots_of(self.inside, len(loaded) + len(stored) - 1)
         return separate - epilogue_us(gpu, self.space.numel, flops(self.product), bytes, slots)
