@@ -216,13 +216,14 @@ class _Epilogue:
         excess = {value for value in loaded if value.dtype != self.result.dtype} or set(loaded[_MOST_LOADED:])
         return next((each for each in reversed(self.inside) if not excess.isdisjoint(_values(each))), None)
 
-    def _stored(self) -> list[Value]:
-        """Results that other operations read."""
-        inside, stored = set(self.inside), {}
+    def _stored(self) -> dict[Value, list[Operation | None]]:
+        """Results that other operations read, and these."""
+        inside: set[Operation | None] = set(self.inside)
+        stored: dict[Value, list[Operation | None]] = {}
         for value in (self.result, *(operation.results[0] for operation in self.inside)):
-            if any(reader not in inside for reader in self._readers(value)):
-                stored[self._narrow(value)] = None
-        return list(stored)
+            if others := [reader for reader in self._readers(value) if reader not in inside]:
+                stored.setdefault(self._narrow(value), []).extend(others)
+        return stored
 
     def _narrow(self, value: Value) -> Value:
         """The operand of a cast to a wider type, which the kernels that read the cast's result repeat; else the
@@ -242,12 +243,11 @@ class _Epilogue:
 
     def _saved_us(self, gpu: str) -> float:
         """Microseconds that one kernel is expected to save."""
-        inside, stored, loaded = set(self.inside), self._stored(), self._loaded()
+        stored, loaded = self._stored(), self._loaded()
         of_loaded, size = sum(value.bytes for value in loaded), self.result.bytes
         of_factors = sum(view.value.bytes for view in self.product.operands)
         written = again = 0
-        for value in stored:
-            readers = [reader for reader in self._readers(value) if reader not in inside]
+        for value, readers in stored.items():
             fused = sum(isinstance(reader, (Map, Reduce)) for reader in readers)
             again += value.bytes if fused else 0
             written += value.bytes if value is not self.result and fused < len(readers) else 0
