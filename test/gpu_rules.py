@@ -7,7 +7,8 @@ from contextlib import contextmanager
 
 import pytest
 
-from torch_reformer.compiler.fusion import group, iteration_order
+from torch_reformer.compiler import pipeline
+from torch_reformer.compiler.fusion import anchor_products, group, iteration_order
 from torch_reformer.compiler.ir import through_maps
 from torch_reformer.compiler.joint_graph import max_pool_indices, pad_mm
 
@@ -15,6 +16,16 @@ _TABLES = (
     *((through_maps, "DEVICES"), (group, "DEVICES"), (iteration_order, "DEVICES")),
     *((max_pool_indices, "_DEVICES"), (pad_mm, "DEVICES")),
 )
+
+
+@contextmanager
+def as_on_hopper(least: int = 0) -> Iterator[None]:
+    """Context in which graphs of CPU tensors are planned as on an H200, and products of at least so many elements may
+    have programs."""
+    with pytest.MonkeyPatch.context() as changes:
+        changes.setattr(pipeline, "gpu_of", lambda graph: "sm_90")
+        changes.setattr(anchor_products, "_LEAST", least)
+        yield
 
 
 @contextmanager

@@ -7,6 +7,7 @@
 
 #include "hip/gpu_cost.h"
 #include "jit/gpu.h"
+#include "products.h"
 #include "program/program_key.h"
 #include "selectors.h"
 #include "set_cache.h"
@@ -83,7 +84,10 @@ class Choice {
   FusionChoice with(const ProgramCall& program) const {
     FusionChoice found;
     found.separate = alone();
-    if (PlanPointer plan = fused(*found.separate.solver, program)) {
+    if (const Decision product = of_product(program); product.solver) {
+      found.fused = product;
+      found.is_fused = true;
+    } else if (PlanPointer plan = fused(*found.separate.solver, program)) {
       found.fused = {found.separate.solver, std::move(plan)};
       found.is_fused = true;
       if (config_.forced < 0) by_selector(program, found);
@@ -100,6 +104,19 @@ class Choice {
  private:
   static size_t index_of(const Solver& solver) {
     return size_t(std::find(solvers().begin(), solvers().end(), &solver) - solvers().begin());
+  }
+
+  // The kernel that computes a matrix product with the program, if the selector does not know all kernels of products.
+  Decision of_product(const ProgramCall& program) const {
+    if (!is_product(problem_) || config_.forced >= 0) return {};
+    const std::vector<const Solver*> preferred = product_solvers(problem_);
+    const auto known = [&](const Solver* solver) { return is_known(index_of(*solver)); };
+    if (std::all_of(preferred.begin(), preferred.end(), known)) return {};
+    for (const Solver* solver : preferred) {
+      if (!solver->runs_on(device_) || !allowed(index_of(*solver))) continue;
+      if (PlanPointer plan = fused(*solver, program)) return {solver, std::move(plan)};
+    }
+    return {};
   }
 
   // True if the epilogue selector has chosen between fused and separate. It compares only kernels that the device's

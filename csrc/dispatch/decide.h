@@ -56,7 +56,7 @@ struct FusionChoice {
 // fused is the separate way's own kernel if that runs the program, else the one with the greatest logit among kernels
 // that do. The epilogue selector chooses between fused and separate. Where it can't, the separate way's own kernel runs
 // the program itself if it can, and other kernels do if they are estimated to take no longer than another kernel and a
-// separate pass.
+// separate pass. A matrix product whose kernels the selector does not know runs the program itself (products.h).
 FusionChoice choose_fusion(const ConvProblem& problem, const Device& device, const ProgramCall& program);
 
 // How often this thread's decide() was answered from its cache, and how often it had to compute a decision.

@@ -26,6 +26,7 @@ from ..runtime import gpu as runtime_gpu
 from .analysis.report import Report, report_of
 from .codegen.emit_plan import EmittedPlan, emit_plan
 from .decompositions.norms import keep_statistics_wide
+from .fusion.anchor_products import anchor_products
 from .fusion.fuse_concat import fuse_concats
 from .fusion.fuse_copies import fuse_copies
 from .fusion.fuse_gather import fuse_gathers
@@ -162,6 +163,7 @@ def plan(
         optional(rewrite, graph)
     starts = starts and gpu is None
     gpu = gpu or gpu_of(graph)
+    optional(anchor_products, graph, gpu)
     fusions, planned = _fuse(graph, gpu)
     fusion, emitted = _emit(graph, fusions)
     plan_report = report and report_of(graph, fusion, gpu, planned)

@@ -7,6 +7,7 @@ from __future__ import annotations
 from ..fusion.group import FusionGroup
 from ..ir.device_model import kind_of_operator
 from ..ir.graph import Call, Casts, Conv, ConvGrads, Operation, Reduce
+from ..ir.product import Product
 
 
 def kind_of(group: FusionGroup | Operation) -> str:
@@ -17,6 +18,8 @@ def kind_of(group: FusionGroup | Operation) -> str:
         reduces = any(isinstance(member, Reduce) and member not in group.per_row for member in group.members)
         words = ["stitch", *(["rows"] if group.rows else []), *(["columns"] if reduces else [])]
         return " ".join([*words, *(["transposed"] if group.transposed else [])])
+    if isinstance(group, Product):
+        return "product"
     if isinstance(group, (Conv, ConvGrads)):
         return f"{'conv' if isinstance(group, Conv) else 'conv grads'} {_filters(group)}"
     if isinstance(group, Casts):

@@ -15,9 +15,11 @@ from ..fusion.ilp.planner import IlpSummary
 from ..fusion.schedule import schedule
 from ..fusion.traffic import bytes_of, traffic
 from ..ir.device_model import OTHERS, flops, multiplied_type, predicted_us
+from ..ir.epilogue_cost import epilogue_us, slots_of
 from ..ir.fx_utils import bytes_of as node_bytes
 from ..ir.fx_utils import is_higher_order, is_operator
 from ..ir.graph import Call, Graph, Map, Operation, View
+from ..ir.product import Product
 from .kernel_kinds import kind_of
 
 _PRODUCTS = (torch.ops.aten.mm, torch.ops.aten.addmm)
@@ -106,6 +108,17 @@ def _total(lines: tuple[Line, ...]) -> str:
     return text if us is None else f"{text} in {us:.0f} us"
 
 
+def _us_with_program(gpu: str, product: Product, group: FusionGroup, bytes: int) -> float:
+    """Expected microseconds of a product with the program that the group has."""
+    result = product.results[0]
+    alone = bytes_of(product.operands) + result.bytes
+    plain = predicted_us(gpu, kind_of(product), alone, flops(product))
+    full = [view for view in group.full_inputs() if view.value not in group.makes]
+    slots = slots_of(group.operations, len(full) + len(group.live_results) - 1)
+    is_call = product.is_call(group.operations)
+    return plain if is_call else plain + epilogue_us(gpu, group.numel, flops(product), (alone, bytes), slots)
+
+
 def _megabytes(count: int) -> str:
     return f"{count / 1e6:10.2f}"
 
@@ -118,9 +131,12 @@ def _name(operation: Operation) -> str:
 
 def _product_sizes(operation: Operation) -> tuple[str, ...]:
     """Sizes of a matrix product as a text "rows x depth x columns" without spaces; empty for other operations."""
-    if not isinstance(operation, Call) or operation.operator.overloadpacket not in _PRODUCTS:
+    if isinstance(operation, Product):
+        first, second = operation.matrices
+    elif isinstance(operation, Call) and operation.operator.overloadpacket in _PRODUCTS:
+        *_, first, second = (operand for operand in operation.args if isinstance(operand, View))
+    else:
         return ()
-    *_, first, second = (operand for operand in operation.args if isinstance(operand, View))
     return (f"{first.layout.sizes[0]}x{first.layout.sizes[1]}x{second.layout.sizes[1]}",)
 
 
@@ -156,6 +172,8 @@ def report_of(
         cost = kind_of(group)
         dtype = multiplied_type(anchor) if multiplied else torch.bfloat16
         us = gpu and predicted_us(gpu, cost, read + written, multiplied, dtype)
+        if us and isinstance(anchor, Product) and isinstance(group, FusionGroup):
+            us = _us_with_program(gpu, anchor, group, read + written)
         return Line(kind, cost, tuple(names), read, written, multiplied, us, measured_us)
 
     lines = []
@@ -169,6 +187,10 @@ def report_of(
         names = [f"[{_name(member)}]" for member in group.recomputed] + [_name(member) for member in group.members]
         if estimate(written):
             kind = "conv" if group.anchor else "stitch"
+            if isinstance(group.anchor, Product):
+                is_call, sizes = group.anchor.is_call(group.operations), _product_sizes(group.anchor)
+                kind = ("aten::addmm" if group.operations else "aten::mm") if is_call else "product"
+                names = sizes if is_call else (*sizes, *names[1:])
             lines.append(line(kind, names, read, written, group, measured_us))
     unfused = [
         line(_name(each), (), bytes_of(each.operands), sum(result.bytes for result in each.results), each, None)

@@ -7,21 +7,25 @@ from dataclasses import dataclass
 
 import torch
 
+from ...runtime import native
 from ...runtime import plan as plans
 from ...runtime.sizes import Real
 from ..fusion.greedy import Fusion
 from ..fusion.group import FusionGroup
 from ..fusion.schedule import needed_in_memory, schedule
 from ..ir.access import Access
+from ..ir.fake_tensors import real_tensors
 from ..ir.graph import Call, Casts, Conv, ConvGrads, Graph, Operation, Typed, Value, View, replaced
 from ..ir.iteration_space import IterationSpace
 from ..ir.layout import Layout
+from ..ir.product import Product, result_layout
 from ..ir.stages import blamed
 from ..ir.targets import Targets
 from .kernel_program import KernelProgram
 from .map_tables import MapTable, MapTables
 
 _conv2d = torch.ops.reformer._conv2d.default
+_mm, _addmm = torch.ops.aten.mm.default, torch.ops.aten.addmm.default
 _empty = torch.ops.aten.empty_strided.default
 _full = torch.ops.aten.full.default
 _zero = torch.ops.aten.zero_.default
@@ -157,14 +161,24 @@ class _Emitter:
         stored = [*(operation for operation in others if operation.results[0] in self.needed), *written]
         if not stored:
             return
+        anchor = group.anchor
+        if isinstance(anchor, Product) and len(stored) == 1 and anchor.is_call(set(stored) - {anchor}):
+            self._product(anchor, stored[0])
+            return
         if stored == [group.anchor]:
             operands = [self._number(view) for view in group.anchor.operands]
             (result,) = self.steps.aten(_conv2d, (*operands, None, _geometry(group.anchor)))
             self._bind(group.anchor.results[0], result, group.anchor.results[0].layout)
             return
         kernel = KernelProgram(group, stored, self.tables, self._number_in_memory)
+        if isinstance(anchor, Product) and not _is_computed_by_kernel(anchor, kernel):
+            self._product(anchor, anchor)
+            stored = [operation for operation in stored if operation is not anchor]
+            kernel = KernelProgram(group, stored, self.tables, self._number_in_memory)
+            layout = result_layout(anchor)
+            kernel.acc = View(anchor.results[0], layout), layout
         tensors = [self._number(*kernel.tensors[name]) for name in kernel.program.names]
-        if group.anchor:
+        if group.anchor and kernel.acc is None:
             operands = [self._number(view) for view in group.anchor.operands]
             results = self.steps.conv2d(kernel.program.code, _geometry(group.anchor), *operands, tensors)
         else:
@@ -177,6 +191,17 @@ class _Emitter:
         for operation, number in zip(stored, results, strict=True):
             if operation.results[0] not in placed or group.written_map(operation.results[0]) is None:
                 self._bind(operation.results[0], number, kernel.layout_of(operation))
+
+    def _product(self, product: Product, stored: Operation) -> None:
+        """Emit a product, or its sum with its bias, as PyTorch's operator."""
+        factors = [self._number(view) for view in product.matrices]
+        if stored is product:
+            (number,) = self.steps.aten(_mm, factors)
+        else:
+            (bias,) = (view for view in stored.operands if view.value is not product.results[0])
+            layout = Layout(bias.layout.sizes[-1:], bias.layout.strides[-1:], bias.layout.offset)
+            (number,) = self.steps.aten(_addmm, (self._number(View(bias.value, layout)), *factors))
+        self._bind(stored.results[0], number, stored.results[0].layout)
 
     def _number_in_memory(self, number: Real, device: torch.device) -> Value:
         """A tensor of one element that holds a number, which is computed of sizes."""
@@ -218,6 +243,16 @@ class _Emitter:
         (number,) = self.steps.aten(_empty, (layout.sizes, layout.strides), {"dtype": dtype, "device": device})
         self.types[number] = Typed(layout, dtype, device)
         return number
+
+
+def _is_computed_by_kernel(product: Product, kernel: KernelProgram) -> bool:
+    """True if a kernel on Hopper computes a product with its program, as the planner expects."""
+    (_, depth, rows, _), columns = product.input.layout.sizes, product.weight.layout.sizes[0]
+    dtype = {torch.bfloat16: "BF16", torch.float16: "FP16"}[product.results[0].dtype]
+    key = f"{depth}-{rows}-1-1x1-{columns}-{rows}-1-1-0x0-1x1-1x1-0-NHWC-{dtype}-F"
+    with real_tensors():
+        decision, _ = native.epilogue(native.problem_parse(key), "sm_90", kernel.program.code)
+    return bool(decision.is_fused)
 
 
 def _geometry(operation: Conv | ConvGrads) -> int:

@@ -21,6 +21,7 @@ from ..ir.index_maps import IndexMap, without
 from ..ir.iteration_space import IterationSpace, fits
 from ..ir.kernel_limits import MOST_INPUTS, MOST_MAPS
 from ..ir.layout import Layout, span
+from ..ir.product import result_layout
 from ..ir.targets import Targets
 from . import size_constants
 from .map_tables import MapTable, MapTables, columns_within, table_of, table_of_targets
@@ -112,7 +113,7 @@ class KernelProgram:
     def _layout(self, view: View, kind: str) -> Layout:
         """Layout in which a view is passed as an operand of this kind."""
         if kind == "full" and self.group.anchor:
-            result = self.group.anchor.results[0].layout
+            result = result_layout(self.group.anchor)
             return Layout(result.sizes, result.strides, view.layout.offset)
         return self.space.layout_of(kind, view.layout.offset)
 
@@ -129,7 +130,7 @@ class KernelProgram:
             rest = self.space.layout_of(self._reduced_to(operation))
             return Layout((*stacked, *rest.sizes), (*(rest.numel for _ in stacked), *rest.strides))
         if operation is self.group.anchor:
-            return result.layout
+            return result_layout(operation)
         return self._layout(View(result, Layout(result.layout.sizes, result.layout.strides)), self._per(operation))
 
     def _per(self, operation: Map | Reduce) -> str:

@@ -12,6 +12,7 @@ from ..ir.graph import Conv, Graph, Map, Operation, Reduce, Value, View
 from ..ir.index_maps import IndexMap, operand_maps, result_maps, without
 from ..ir.iteration_space import IterationSpace, find_space, fits
 from ..ir.kernel_limits import LITTLE, MOST_INLINED, MOST_INPUTS, MOST_OPERATIONS, MOST_OUTPUTS
+from ..ir.product import result_layout
 from ..ir.stages import blamed
 from .group import FusionGroup, full_map_of, has_too_many_strided, inlined, is_little, is_small, same_kind
 
@@ -157,7 +158,7 @@ class Fusion:
 
     def _anchor(self, number: int, conv: Conv) -> None:
         """Start a group behind a convolution."""
-        layout = conv.results[0].layout
+        layout = result_layout(conv)
         n, c, h, w = layout.sizes
         nhwc = layout.strides[1] == 1 and c > 1 or h * w == 1
         group = FusionGroup(number, IterationSpace(n, c, h, w, nhwc), anchor=conv)

@@ -33,6 +33,7 @@ from ..ir.kernel_limits import (
     SMALL,
 )
 from ..ir.layout import Layout
+from ..ir.product import Product
 from ..ir.targets import Targets
 
 if TYPE_CHECKING:
@@ -432,13 +433,22 @@ def has_too_many_transposed(space: IterationSpace, inputs: Iterable[InputKey], c
 
 
 def same_kind(group: FusionGroup, operations: Iterable[Operation]) -> bool:
-    """True if the operations are on the group's device and compute in its precision (fp64 or narrower)."""
+    """True if the operations are on the group's device, compute in its precision (fp64 or narrower), and may follow
+    the product that it begins with."""
+    if not may_follow(group.anchor, operations):
+        return False
     operations = [*group.members, *operations]
     if len({operation.results[0].device for operation in operations}) > 1:
         return False
     dtypes = {view.value.dtype for operation in operations for view in operation.operands}
     dtypes |= {value.dtype for operation in operations for value in operation.results}
     return len({dtype == torch.float64 for dtype in dtypes if dtype.is_floating_point}) <= 1
+
+
+def may_follow(anchor: Conv | None, operations: Iterable[Operation]) -> bool:
+    """True if the operations may be in the epilogue of this anchor: any in a convolution's, chosen ones in a product's
+    (fusion/anchor_products.py)."""
+    return not isinstance(anchor, Product) or anchor.epilogue.issuperset(operations)
 
 
 def is_channel_index(group: FusionGroup, view: View, index_map: IndexMap) -> bool:

@@ -12,7 +12,7 @@ from ..ir.graph import Reduce, Value
 from ..ir.iteration_space import IterationSpace, find_space, fits
 from ..ir.kernel_limits import LITTLE, MOST_INPUTS, MOST_OPERATIONS, MOST_OUTPUTS
 from .greedy import Fusion
-from .group import FusionGroup, has_too_many_strided, same_kind
+from .group import FusionGroup, has_too_many_strided, may_follow, same_kind
 
 _MOST_READERS = 8  # of one tensor, considered in pairs
 
@@ -80,6 +80,10 @@ def common_space(first: FusionGroup, second: FusionGroup) -> IterationSpace | No
         return None
     operands, reductions = first.operands | second.operands, first.reductions | second.reductions
     if anchored := first if first.anchor else second if second.anchor else None:
+        if not may_follow(
+            anchored.anchor, [*first.recomputed, *first.operations, *second.recomputed, *second.operations]
+        ):
+            return None
         has_rows = first.per_row or second.per_row
         return anchored.space if not has_rows and fits(anchored.space, operands, reductions, False) else None
     space = find_space(first.numel, operands, reductions)

@@ -30,13 +30,14 @@ _CPU = 50  # gigabytes per second that are assumed of a CPU
 
 class Gpu(NamedTuple):
     """Figures of data sheets: gigabytes per second, and dense teraflops of matrix products in 16 bits, TF32, fp32 and
-    fp64."""
+    fp64. has_tma: it runs this package's kernels for Hopper."""
 
     bandwidth: float
     arithmetic: float
     tf32: float
     single: float
     double: float
+    has_tma: bool = False
 
 
 def _known() -> dict[str, Gpu]:
@@ -46,7 +47,7 @@ def _known() -> dict[str, Gpu]:
         if spec.gb_per_s:
             architecture = spec.architecture.decode()
             known[spec.name.decode() if architecture in known else architecture] = Gpu(
-                spec.gb_per_s, spec.tflops, spec.tf32_tflops, spec.fp32_tflops, spec.fp64_tflops
+                spec.gb_per_s, spec.tflops, spec.tf32_tflops, spec.fp32_tflops, spec.fp64_tflops, spec.has_tma
             )
     return known
 

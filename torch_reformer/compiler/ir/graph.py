@@ -8,7 +8,8 @@ are eight kinds of operation:
 - :class:`Random`: a Map that computes random numbers.
 - :class:`Indexed`: a Map that reads its input through maps of its axes: pads, rolls, pools, upsampling.
 - :class:`Reduce`: a sum, a maximum or moments over some of the dimensions.
-- :class:`Conv`: a two-dimensional convolution, whose kernel can have a program as its epilogue.
+- :class:`Conv`: a two-dimensional convolution, or a matrix product (ir/product.py), whose kernel can have a program as
+  its epilogue.
 - :class:`ConvGrads`: the gradients of a convolution.
 - :class:`Casts`: casts of many tensors to other data types.
 - :class:`Call`: any other operator of PyTorch.
