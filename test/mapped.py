@@ -137,7 +137,7 @@ def _of_lines(numbers: Tensor, lines: tuple[int, ...], dim: int) -> Tensor:
 
 
 def expected(source: Tensor, way: Way) -> Tensor:
-    """What a program reads of a source, in fp64, as [N, K, H, W]; only taps that are there multiply."""
+    """The elements that a program reads of a source, in fp64, as [N, K, H, W]; only taps that are there multiply."""
     image = source.double() if way.columns else source.double().permute(0, 3, 1, 2)
     read = torch.full((*image.shape[:2], len(way.height), len(way.width)), way.nowhere, dtype=torch.float64)
     for y, down in enumerate(way.height):

@@ -39,7 +39,7 @@ def test_each_training_step_has_plans(name):
 
 @pytest.mark.parametrize("name", ["resnet", "efficientnet", "nfnet"])
 def test_images_in_channels_last(name):
-    """What is computed next to them is no call of PyTorch's for its data type or its order of memory."""
+    """An operation next to them is no call of PyTorch's for its data type or its order of memory."""
     for each in kinds()[name]:
         assert not {f"aten::{op}" for op in ("add.Tensor", "mul.Tensor", "sub.Tensor", "where.self")} & {*each}
         assert each.get("aten::_to_copy", 0) <= 1  # of the classes' numbers

@@ -62,7 +62,7 @@ def of_gates(report):
 @pytest.mark.parametrize("function", [radix, branches])
 @pytest.mark.parametrize("channels", [64, 1024])
 def test_softmaxes_of_parts(function, channels):
-    """Of so few elements that readers recompute all, and of more, for which one kernel is worthwhile."""
+    """Softmaxes of so few elements that readers recompute all, and of more, for which one kernel is worthwhile."""
     x, scores = images(32, channels, 12, 12), torch.randn(32, channels, 1, 1)
     forward, backward = check(function, x, scores)
     assert len(of_gates(forward)) == (channels > 64)

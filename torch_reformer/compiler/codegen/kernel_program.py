@@ -261,7 +261,7 @@ class KernelProgram:
         return self.names[key]
 
     def _within(self, table: MapTable, view: View, lines: Layout, access: Access) -> tuple[tuple[int | None, ...], int]:
-        """Of which elements of a group each column of a group is, and how far before the view the groups begin; () if
+        """The element of a group that each column of a group has, and how far before the view the groups begin; () if
         there are no such groups, or if they are not all in the value's memory, however far maps of lines go."""
         within, shift = columns_within(table, lines.offset) or ((), 0)
         last = lines.offset + sum((n - 1) * stride for n, stride in zip(lines.sizes, lines.strides, strict=True))
