@@ -195,7 +195,7 @@ def relaid(access: Access, view: Layout, copy: Layout, source: Layout) -> tuple[
 def operand_of_view(
     operand: View, operand_map: Digits, view: View, index_map: Digits, numel: int
 ) -> tuple[View, Digits] | None:
-    """The part of an operand that a program reads to compute a view of an operation's result, also of some of its elements.
+    """The part of an operand that a program reads to compute a view, also of some elements, of an operation's result.
 
     Args:
         operand_map: index map of the operand over the result's memory.

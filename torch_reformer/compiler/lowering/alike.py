@@ -65,7 +65,7 @@ def _are_alike(one: Map, other: Map) -> bool:
 
 
 def operands_of(part: View) -> list[View] | None:
-    """The operands from which the maker of its value computes a part; None if it is no rectangular slice of the value."""
+    """The operands from which the maker of its value computes a part; None if it is no rectangular slice of that."""
     if (starts := starts_of(part)) is None:
         return None
     operands = []
