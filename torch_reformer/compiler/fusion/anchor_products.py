@@ -240,7 +240,7 @@ class _Epilogue:
         known = {self.result, *(operation.results[0] for operation in self.inside)}
         read = (pair for operation in self.inside for pair in operand_maps(operation))
         full = (view.value for view, index_map in read if self.space.dense_kind(index_map) == "full")
-        return [value for value in dict.fromkeys(full) if value not in known]
+        return [value for value in dict.fromkeys(full) if value not in known and not _is_constant(value)]
 
     def _saved_us(self, gpu: str) -> float:
         """Microseconds that one kernel is expected to save."""
@@ -257,6 +257,8 @@ class _Epilogue:
             separate -= predicted_us(gpu, "stitch", again, 0)
         maker = self.product.weight.value.maker
         if isinstance(maker, Call) and maker not in self.uses.place:
+            if again:  # fusion may choose otherwise, so that the copy would be lost
+                return 0
             separate -= predicted_us(gpu, kind_of_operator(maker.operator), 2 * self.product.weight.value.bytes, 0)
         bytes = of_factors + size, of_factors + of_loaded + sum(value.bytes for value in stored)
         slots = slots_of(self.inside, len(loaded) + len(stored) - 1)
@@ -265,6 +267,10 @@ class _Epilogue:
 
 def _values(operation: Operation) -> list[Value]:
     return [view.value for view in operation.operands]
+
+
+def _is_constant(value: Value) -> bool:
+    return isinstance(value.maker, Map) and not value.maker.inputs
 
 
 def _is_copy(reader: Operation | None) -> bool:
