@@ -9,7 +9,7 @@
 namespace reformer {
 
 // In the format of Program::decode(). The only input is the bias.
-inline std::array<int64_t, 24> add_bias_code() {
+inline std::array<int64_t, 25> add_bias_code() {
   const auto op = [](ProgramOp of) { return int64_t(of); };
   return {1,
           3,
@@ -34,6 +34,7 @@ inline std::array<int64_t, 24> add_bias_code() {
           int64_t(Per::element),
           2,
           int64_t(Stored::result),
+          -1,
           -1};
 }
 

@@ -148,14 +148,14 @@ void StitchWriter::constants() {
         << ", kReductions = " << reductions().size()
         << ";\n  static constexpr bool kStoresChannels = " << (contents_.of_channels.empty() ? "false" : "true")
         << ";\n";
-  if (has_result) body_ << "  static constexpr int kResult = " << contents_.first_result << ";\n";
+  if (has_result) body_ << "  enum { kResult = " << contents_.first_result << " };\n";
   if (!contents_.program.needs_rows && !contents_.is_transposed())
     body_ << "  static constexpr int kAcc = " << contents_.acc << ";\n"
-          << "  static constexpr unsigned long long kDenseLoaded = "
+          << "  enum : unsigned long long { kDenseLoaded = "
           << mask_of(contents_.loaded.size(), [&](size_t i) { return contents_.loads_dense(i); }) << ", kDenseStored = "
-          << mask_of(contents_.stored.size(), [&](size_t i) { return contents_.stores_dense(i); }) << ";\n"
+          << mask_of(contents_.stored.size(), [&](size_t i) { return contents_.stores_dense(i); }) << " };\n"
           << "  enum { kAccAccess = " << std::max(1, contents_.accesses.acc) << " };  // of stitched kernels only\n"
-          << "  static constexpr bool kChooses = " << (chooses() ? "true" : "false") << ";\n";
+          << "  enum { kChooses = " << chooses() << " };\n";
   if (reductions().empty()) return;
   const auto table = [&](const char* type, const char* name, auto value) {
     body_ << "  DEVICE static constexpr " << type << " " << name << "(int i) {\n    return ";

@@ -103,8 +103,8 @@ def _index(tensor: Tensor, indices: list[Tensor | None]) -> Tensor:
 
 
 def _gather(tensor: Tensor, dim: int, indices: Tensor, sparse_grad: bool = False) -> Tensor:
-    if not tensor.is_contiguous() or (rows := _of_rows(tensor, dim, indices)) is None:
-        return NotImplemented
+    if not tensor.is_contiguous() or (rows := _of_rows(tensor, dim, indices)) is None or rows.dim() == tensor.dim():
+        return NotImplemented  # also of single elements
     table, tables = tensor.flatten(0, rows.dim() - 1).flatten(1), math.prod(rows.shape[:-1])
     if not _are_gathered(table, rows):
         return NotImplemented

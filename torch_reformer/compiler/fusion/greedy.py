@@ -8,8 +8,8 @@ import copy
 
 from ...runtime.sizes import about_cost
 from ..ir.access import Access
-from ..ir.graph import Conv, Graph, Map, Operation, Reduce, Value, View
-from ..ir.index_maps import IndexMap, operand_maps, result_maps, without
+from ..ir.graph import Conv, Graph, Indexed, Map, Operation, Reduce, Value, View
+from ..ir.index_maps import IndexMap, is_strided, operand_maps, result_maps, without
 from ..ir.iteration_space import IterationSpace, find_space, fits
 from ..ir.kernel_limits import LITTLE, MOST_INLINED, MOST_INPUTS, MOST_OPERATIONS, MOST_OUTPUTS
 from ..ir.product import result_layout
@@ -17,6 +17,11 @@ from ..ir.stages import blamed
 from .group import FusionGroup, full_map_of, has_too_many_strided, inlined, is_little, is_small, same_kind
 
 _FEW = 16  # elements reduced to one, at least, for operations on the reduced values to count as small
+
+
+def _is_copy(operation: Operation) -> bool:
+    """True for a copy in another order, which the kernel that computes its source can write (fuse_copies.py)."""
+    return isinstance(operation, Indexed) or (isinstance(operation, Map) and operation.name == "clone")
 
 
 class Fusion:
@@ -199,10 +204,10 @@ class Fusion:
             through maps.
         """
         layout = operation.input.layout if isinstance(operation, Reduce) else operation.results[0].layout
-        full_map = full_map_of(layout.numel)
+        full_map, is_copy = full_map_of(layout.numel), _is_copy(operation)
         todo = [(operation.input, full_map)] if isinstance(operation, Reduce) else operand_maps(operation)
         with about_cost():
-            has_few = layout.numel <= LITTLE
+            has_few = layout.numel <= LITTLE and not is_copy
         inputs, full = [], set()
         seen, computed = set(), 0
         while todo:
@@ -214,7 +219,7 @@ class Fusion:
             is_recomputed = is_small(maker) and (index_map != full_map or maker not in self.group_of)
             if is_recomputed or (has_few and index_map != full_map and is_little(maker)):
                 operands = inlined(view, index_map, full_map) if computed < most else None
-                if operands is not None:
+                if operands is not None and not (is_copy and any(is_strided(index_map) for _, index_map in operands)):
                     computed += 1
                     todo += operands
                     continue

@@ -49,6 +49,12 @@ def _operands(operation: Indexed, readers: dict[Value, list[Operation | None]]) 
         return None
     if any(operand.value.dtype != view.value.dtype for operand in maker.inputs):
         return None
+    if any(
+        operand.layout.sizes[-1] > 1 and operand.layout.strides[-1] == 0
+        for operand in maker.inputs
+        if operand.layout.sizes
+    ):
+        return None  # a number of each row, as a norm's: its rows may be computed here
     operands = [_part_of(operand, view) for operand in maker.inputs]
     return None if None in operands else operands
 
