@@ -115,7 +115,7 @@ def test_splits_of_one_pixel_with_stride():
 
 
 def refusal(direction, *sizes, type_name="bf16", layout="nhwc", pad=(0, 0), stride=(1, 1), dilation=(1, 1), groups=1):
-    kernel = gemm_kernels()[f"tma_windows_{direction}_bf16_64x64_3"]
+    kernel = gemm_kernels()[f"tma_windows_{direction}_bf16_64x64_3_cooperative"]
     geometry = [*sizes, *pad, *stride, *dilation, groups]
     numbers = plans.numbers_of(geometry, direction, type_name, layout)
     sentence = planner().plan_gemm(numbers, kernel, 0, 1, 1, (ctypes.c_void_p * 6)(), None, None, None)

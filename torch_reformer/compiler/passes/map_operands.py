@@ -7,7 +7,7 @@ such elements change places only with casts, and with products where they are 0.
 from __future__ import annotations
 
 from ..ir.digits import on_axes
-from ..ir.graph import Graph, Indexed, Map, Operation, Random, Typed, Value, View, is_cast
+from ..ir.graph import Graph, Indexed, Map, Operation, Random, Reduce, Typed, Value, View, is_cast
 from ..ir.layout import Layout
 
 _MOST_READERS = 2  # of a product, which each of them computes again
@@ -49,12 +49,8 @@ def _operands(operation: Indexed, readers: dict[Value, list[Operation | None]]) 
         return None
     if any(operand.value.dtype != view.value.dtype for operand in maker.inputs):
         return None
-    if any(
-        operand.layout.sizes[-1] > 1 and operand.layout.strides[-1] == 0
-        for operand in maker.inputs
-        if operand.layout.sizes
-    ):
-        return None  # a number of each row, as a norm's: its rows may be computed here
+    if any(isinstance(operand.value.maker, (Map, Reduce)) for operand in maker.inputs):
+        return None  # they would have to be stored; their kernel can store the product where the maps have it
     operands = [_part_of(operand, view) for operand in maker.inputs]
     return None if None in operands else operands
 
