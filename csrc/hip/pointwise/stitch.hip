@@ -18,13 +18,8 @@ struct Elements : VectorizedElements<Program, kCount, kChannelsAlong> {
   using typename Base::Loaded;
   Reductions<Program, Base::kChannels, kStitchThreads> reductions;
 
-  // Steps whose loads are in flight at once; programs with few loads need more steps. Loads through maps wait for
-  // tables and arithmetic first: as many steps as 32 numbers are, but not for reductions, which need registers, too.
-  static constexpr int kOfNumbers = 32 / (kCount * kAtLeastOne<Program::kLoaded>);
-  static constexpr int kUnroll = !Program::kChooses || Program::kReductions ? (Program::kLoaded > 1 ? 2 : 4)
-                                 : kOfNumbers < 2                           ? 2
-                                 : kOfNumbers < 8                           ? kOfNumbers
-                                                                            : 8;
+  // Steps whose loads are in flight at once; programs with few loads need more steps.
+  static constexpr int kUnroll = Program::kLoaded > 1 ? 2 : 4;
   // Runs steps 0 to `steps` - 1; at(step, line, column) sets the position of a step. Beyond the last step, that step is
   // loaded again: a condition would make each load wait for the previous one. Programs without reductions go backwards:
   // they mostly follow a kernel that went forwards over the same tensors, whose end is still in the second-level cache.

@@ -212,6 +212,9 @@ inline void launch_rows(StitchConfig& config, const ProgramShape& shape, const S
   config.launch.blocks_x = uint32_t(config.args.blocks);
 }
 
+// Lines of a thread whose loads are in flight at once (Elements::kUnroll in stitch.hip).
+inline int lines_at_once(const StitchNeeds& needs) { return needs.loaded > 1 ? 2 : 4; }
+
 // At most 1 << most_across threads of a block share a line.
 inline void launch_lines(StitchConfig& config, const ProgramShape& shape, const StitchNeeds& needs, int multiprocessors,
                          int most_across) {
@@ -225,6 +228,9 @@ inline void launch_lines(StitchConfig& config, const ProgramShape& shape, const 
     a.image_lines = a.lines / images;
     // At least two lines per thread are in flight at once. A few blocks more than run at once would take twice as long.
     a.image_parts = std::clamp(ceil_div(a.image_lines, lines * 2), 1, std::max(1, wanted / (blocks_y * images)));
+    // A load through maps waits for its tables and for arithmetic: other blocks' stores have to fill the time, so there
+    // are as many as registers allow, one after another.
+    if (needs.maps && !needs.reductions) a.image_parts = ceil_div(a.image_lines, lines * lines_at_once(needs));
     // Memory that a block reads again after a period is in its first-level cache if all its lines have the same phase.
     const int parts = config.images || needs.period % lines ? 0 : needs.period / lines;
     const int more = parts ? a.image_parts % parts : 0;

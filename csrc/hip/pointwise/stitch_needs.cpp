@@ -41,6 +41,7 @@ StitchNeeds stitch_needs(const ProgramCall& call) {
           lines_per_access(call),
           packed_columns(call),
           int(period),
+          program.maps > 0,
           reductions(Per::plane) + reductions(Per::height),
           reductions(Per::all)};
 }

@@ -19,6 +19,7 @@ struct StitchNeeds {
   bool draws;                // there are random numbers, which are drawn for aligned groups of elements
   int lines, packed;         // lines_per_access() and packed_columns() of transposed tensors; 0 and 1: there are none
   int period;                // lines after which a tensor's elements are read again; 0: they are not
+  bool maps;                 // tensors are read through maps of axes, or written to targets
   size_t of_planes, of_all;  // reductions to one number per plane (or height and channel), and to a single number
 };
 

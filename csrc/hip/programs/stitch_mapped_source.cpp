@@ -14,16 +14,6 @@ bool StitchWriter::is_summed(size_t i) const {
   return !maps.only_choose() || maps.of_columns();
 }
 
-bool StitchWriter::chooses() const {
-  bool found = false;
-  for (size_t i = 0; i < contents_.loaded.size(); ++i)
-    if (is_mapped(i)) {
-      if (is_summed(i)) return false;
-      found = true;
-    }
-  return found;
-}
-
 std::string StitchWriter::held_type(size_t i) const {
   if (is_mapped(i) && is_summed(i)) return "Summed<kCount>";
   return "reformer::Held<" + typed_text(i) + ">";

@@ -154,8 +154,7 @@ void StitchWriter::constants() {
           << "  enum : unsigned long long { kDenseLoaded = "
           << mask_of(contents_.loaded.size(), [&](size_t i) { return contents_.loads_dense(i); }) << ", kDenseStored = "
           << mask_of(contents_.stored.size(), [&](size_t i) { return contents_.stores_dense(i); }) << " };\n"
-          << "  enum { kAccAccess = " << std::max(1, contents_.accesses.acc) << " };  // of stitched kernels only\n"
-          << "  enum { kChooses = " << chooses() << " };\n";
+          << "  enum { kAccAccess = " << std::max(1, contents_.accesses.acc) << " };  // of stitched kernels only\n";
   if (reductions().empty()) return;
   const auto table = [&](const char* type, const char* name, auto value) {
     body_ << "  DEVICE static constexpr " << type << " " << name << "(int i) {\n    return ";

@@ -131,8 +131,6 @@ class StitchWriter {
   // Text of the type that holds element i of `loaded`, and of the call that reads a mapped one into `to`.
   std::string held_type(size_t i) const;
   bool is_summed(size_t i) const;
-  // True if elements are read through maps, and each is one of a tensor's.
-  bool chooses() const;
   static std::string read_mapped_text(size_t i, const std::string& to, const char* there) {
     return "read_mapped" + std::to_string(i) + "<kCount>(p, line, column, " + to + ", " + there + ");\n";
   }
