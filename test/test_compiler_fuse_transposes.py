@@ -10,6 +10,7 @@ from test_compiler_image_orders import COPY, check, counts, images, randn
 from torch import nn
 
 from torch_reformer.compiler.fusion import greedy, group, iteration_order
+from torch_reformer.compiler.lowering import reduced
 
 pytestmark = needs_aten
 
@@ -25,7 +26,7 @@ def norm(x, scale, shift):
 
 
 FUNCTIONS = {
-    "group norm": (norm, lambda: (images(2, 8, 4, 4), randn(8), randn(8))),
+    "group norm": (norm, lambda: (images(2, 32, 16, 16), randn(32), randn(32))),
     "of both orders": (
         lambda x, y: (x * y).sigmoid().contiguous() + y,
         lambda: (images(2, 8, 4, 4), randn(2, 8, 4, 4)),
@@ -40,7 +41,7 @@ FUNCTIONS = {
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_no_copies(name, transposed, monkeypatch):
     """Tensors are as if they had more elements than kernels recompute for each other."""
-    for module in (greedy, group):
+    for module in (greedy, group, reduced):
         monkeypatch.setattr(module, "LITTLE", 0)
     function, tensors = FUNCTIONS[name]
     reports = []

@@ -370,8 +370,8 @@ def inlined(view: View, index_map: IndexMap, group: IndexMap) -> list[tuple[View
         else:
             numel = group[0][1] if group else 1
             with about_cost():
-                # A large kernel would read a copy's source by a more complicated map, and could not transpose any more.
-                costs_more = is_whole and operation.name == "clone" and numel > LITTLE
+                # A large kernel would read its operands by a more complicated map, and could not transpose any more.
+                costs_more = is_whole and numel > LITTLE
             if costs_more or isinstance(index_map, Access):
                 return None
             part = operand_of_view(operand, operand_map, view, index_map, numel)
