@@ -240,7 +240,7 @@ def test_what_a_thread_remembers_is_bounded(tmp_path):
 def test_more_than_64_solvers(tmp_path):
     sources = [CSRC / f"{name}.cpp" for name in ("device", "conv/problem", "program/program")]
     sources += [CSRC / f"program/{name}.cpp" for name in ("accesses", "program_key", "traits")]
-    sources += [CSRC / f"dispatch/{name}.cpp" for name in ("config", "decide", "selectors")]
+    sources += [CSRC / f"dispatch/{name}.cpp" for name in ("config", "decide", "products", "selectors")]
     sources += [CSRC / f"selector/{name}.cpp" for name in ("features", "packing", "selector")]
     check_program(tmp_path / "many_solvers", sources)
 

@@ -208,7 +208,7 @@ DEVICE void multiply(const Args<kWhat>& p, const Program& program) {
   multiply_tiles<Work<kWhat, TmaShape<T, kRows, kColumns, kStages, kConsumers, kLinesA, kLinesB>>>(p, program);
 }
 
-constexpr TmaConsumers cooperative = TmaConsumers::cooperative, pingpong = TmaConsumers::pingpong;
+constexpr TmaConsumers cooperative = TmaConsumers::cooperative;
 constexpr What forward = What::forward, input_grad = What::input_grad, weight_grad = What::weight_grad;
 
 }  // namespace
