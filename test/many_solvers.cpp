@@ -71,6 +71,12 @@ const std::vector<const Solver*>& solvers() {
   }();
   return list;
 }
+
+const Solver* find_solver(std::string_view name) {
+  for (const Solver* solver : solvers())
+    if (name == solver->name()) return solver;
+  return nullptr;
+}
 namespace gpu {
 const char* unavailable(const std::string&) { return "there is none"; }
 }  // namespace gpu
