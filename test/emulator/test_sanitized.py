@@ -28,10 +28,7 @@ pytestmark = [emulator.needed, emulator.without_sanitizers]
 
 @pytest.mark.slow
 @pytest.mark.parametrize("family", FAMILIES)
-def test_no_complaints(family, request):
-    if family == "test_mapped_emulated":
-        why = "reads of pairs from a view of their second elements end beyond the tensor of the test"
-        request.applymarker(pytest.mark.xfail(reason=why, strict=True, raises=AssertionError))
+def test_no_complaints(family):
     file = f"test/emulator/{family}.py"
     options = ["-q", "-x", "-p", "no:cacheprovider", "--tb=short", "-m", "not slow"]
     done = emulator.sanitized(["-m", "pytest", *options, file])

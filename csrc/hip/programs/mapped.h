@@ -37,10 +37,8 @@ struct Summed {
   DEVICE void fill(float value) { reformer::fill(value, values); }
   template <class T, int kMost, class There>
   DEVICE void add(bool is_there, float weight, const void* from, long long at, const There& there) {
-    Held<T, kCount, kMost> held;
     float some[kCount];
-    held.read(from, at, there);
-    held.widen(some);
+    read_wide<T, kMost>(from, at, there, some);
     UNROLL
     for (int i = 0; i < kCount; ++i)
       if (is_there) values[i] += weight * some[i];
@@ -52,10 +50,8 @@ struct Summed {
   }
   template <class T, int kStep>
   DEVICE void put(bool is_there, int first, const void* from, long long at) {
-    Held<T, kStep> held;
     float some[kStep];
-    held.read(from, at);
-    held.widen(some);
+    read_wide<T, kStep>(from, at, AllOfGroup{}, some);
     UNROLL
     for (int i = 0; i < kStep; ++i)
       if (is_there) values[first + i] = some[i];
@@ -64,10 +60,8 @@ struct Summed {
   template <class T, int kMost, int... kPlaces, class There>
   DEVICE void put_within(bool is_there, const void* from, long long at, const There& there) {
     constexpr int kGroup = sizeof...(kPlaces), kPlace[kGroup] = {kPlaces...};
-    Held<T, kCount, kMost> held;
     float some[kCount];
-    held.read(from, at, there);
-    held.widen(some);
+    read_wide<T, kMost>(from, at, there, some);
     UNROLL
     for (int i = 0; i < kCount; ++i)
       if (kPlace[i % kGroup] < kGroup && is_there) values[i] = some[i - i % kGroup + kPlace[i % kGroup]];
@@ -77,6 +71,14 @@ struct Summed {
     for (int i = 0; i < kCount; ++i) to[i] = values[i];
   }
   DEVICE void forget() {}
+
+ private:
+  template <class T, int kMost, int kSize, class There>
+  DEVICE static void read_wide(const void* from, long long at, const There& there, float (&to)[kSize]) {
+    Held<T, kSize, kMost> held;
+    held.read(from, at, there);
+    held.widen(to);
+  }
 };
 
 }  // namespace

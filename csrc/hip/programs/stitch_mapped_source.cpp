@@ -99,8 +99,9 @@ void StitchWriter::mapped_elements(size_t i) {
     body_ << "      const bool is_there = " << line_there << ";\n      to.template put_within<" << loaded_type(of)
           << ", " << access(of);
     for (int8_t place : input.within) body_ << ", " << int(place);
-    body_ << ">(is_there, " << from << ", is_there ? " << line_at << " + column - " << int(input.shift)
-          << " : 0, there);\n      return;\n    }\n";
+    // The elements before the view's first one are aligned, not that one.
+    body_ << ">(is_there, " << from << ", (is_there ? " << line_at << " + column : 0) - " << int(input.shift)
+          << ", there);\n      return;\n    }\n";
   }
   std::string indent = "    ", ends;
   const auto loop = [&](int m) {
