@@ -97,10 +97,7 @@ parts = pytest.mark.parametrize("part", ["one kernel", *slow("all")], scope="mod
 
 @parts
 @pytest.mark.parametrize("file, arch", ALL, scope="module")
-def test_memory(file, arch, part, request):
-    if (file, arch, part) == ("tma_gemm/tma_gemm", "sm_90a", "all"):
-        why = "nvcc gives the input gradient's ping-pong kernel of 128x192 a stack of 8 bytes, without spills"
-        request.applymarker(pytest.mark.xfail(reason=why, strict=True, raises=AssertionError))
+def test_memory(file, arch, part):
     check_memory(compiled(file, arch, part))
 
 
