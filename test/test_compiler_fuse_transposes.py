@@ -9,7 +9,7 @@ from marks import needs_aten
 from test_compiler_image_orders import COPY, check, counts, images, randn
 from torch import nn
 
-from torch_reformer.compiler.fusion import greedy, group, iteration_order
+from torch_reformer.compiler.fusion import greedy, inlining, iteration_order
 from torch_reformer.compiler.lowering import reduced
 
 pytestmark = needs_aten
@@ -41,7 +41,7 @@ FUNCTIONS = {
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_no_copies(name, transposed, monkeypatch):
     """Tensors are as if they had more elements than kernels recompute for each other."""
-    for module in (greedy, group, reduced):
+    for module in (greedy, inlining, reduced):
         monkeypatch.setattr(module, "LITTLE", 0)
     function, tensors = FUNCTIONS[name]
     reports = []

@@ -26,7 +26,8 @@ int channels_per_access(const ProgramCall& call);
 // True if a kernel reads elements of several lines of this input at once: it is transposed, or mapped with adjacent
 // lines and a map of columns.
 bool is_read_by_lines(const ProgramCall& call, size_t input);
-// Of how many lines a kernel may access elements at once in the tensors whose lines are adjacent; 0 if there are none.
+// The number of lines whose elements a kernel may access at once, in tensors whose lines are adjacent; 0 if there are
+// none.
 int lines_per_access(const ProgramCall& call);
 // Adjacent columns of these tensors, at most.
 int packed_columns(const ProgramCall& call);

@@ -85,8 +85,8 @@ struct ProgramOutput {
   int32_t node;
   Stored type;     // of the tensor; `result`: as ProgramCall::stored_type() says
   int32_t factor;  // of a sum per channel: the node that multiplies it, which depends on the channel only; or -1
-  // Of what is stored by element: the input that has the rows' places (targets.h), or -1; and a power of two that
-  // divides all places.
+  // Outputs by element: the input that has the rows' places (targets.h), or -1; and a power of two that divides all
+  // places.
   int32_t targets, alignment;
 
   bool is_by_element() const { return kind == Reduction::none && per == Per::element; }

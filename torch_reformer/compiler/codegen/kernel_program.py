@@ -14,10 +14,11 @@ from ...program.mapped import Targets as ProgramTargets
 from ...program.mapped import map_of, mapped
 from ...program.row_sums import early_row_sum
 from ...runtime.sizes import Real
-from ..fusion.group import FusionGroup, full_map_of, inlined, is_channel_index
+from ..fusion.group import FusionGroup, is_channel_index
+from ..fusion.inlining import inlined
 from ..ir.access import Access
 from ..ir.graph import Indexed, Map, Operation, Reduce, Value, View
-from ..ir.index_maps import IndexMap, without
+from ..ir.index_maps import IndexMap, full_map_of, without
 from ..ir.iteration_space import IterationSpace, fits
 from ..ir.kernel_limits import MOST_INPUTS, MOST_MAPS
 from ..ir.layout import Layout, span

@@ -14,7 +14,8 @@ from ..ir.graph import Indexed, Map, Operation, Random, Reduce, Value, View, is_
 from ..ir.index_maps import IndexMap, inverse, is_strided, without
 from ..ir.targets import targets_of
 from .greedy import Fusion
-from .group import FusionGroup, inlined, same_kind
+from .group import FusionGroup, same_kind
+from .inlining import inlined
 
 _COPIES = {"clone", "copy"}
 

@@ -23,6 +23,11 @@ IndexMap = Digits | Access | Targets
 BY_PLACE: IndexMap = ((-1, 1),)  # of a key of random numbers: each element has its own number
 
 
+def full_map_of(numel: int) -> IndexMap:
+    """Index map of an operand that has one element per element of a result of ``numel`` elements."""
+    return ((1, numel),) if numel > 1 else ()
+
+
 def index_map_of(result: Layout, operand: Layout) -> IndexMap:
     """Index map of an operand that has the result's sizes, over the memory of the result, which is dense."""
     inner = expected = 1

@@ -68,7 +68,7 @@ class Atoms:
     def users(self, value: Value) -> tuple[int, bool]:
         """Operations in groups that need a value, as bits by their places, and whether the graph's caller needs it.
 
-        Small operations in no group are recomputed where they are needed (group.is_small), so their users count."""
+        Small operations in no group are recomputed where they are needed (inlining.is_small), so their users count."""
         if (result := self._users.get(value)) is None:
             users, is_output = 0, value in self._outputs
             for operation in self._direct.get(value, ()):
