@@ -11,6 +11,7 @@ from .axis_map import AxisMap, Row
 from .digits import Digits, joined, on_axes, with_gaps, with_strides, without_strides
 from .graph import View
 from .layout import Layout
+from .other_memory import layout_in, strides_between
 
 _FEW_TAPS = 1.25  # of an element, on average, if most elements are chosen
 
@@ -171,14 +172,13 @@ def relaid(access: Access, view: Layout, copy: Layout, source: Layout) -> tuple[
         None if a digit or a map is of no whole axes of the copy.
     """
     axes = [axis for axis in zip(copy.sizes, copy.strides, strict=True) if axis[0] > 1]
-    stride_of = dict(zip(copy.strides, source.strides, strict=True))
-    stride_of |= {old: new for n, old, new in zip(copy.sizes, copy.strides, source.strides, strict=True) if n > 1}
+    stride_of = strides_between(copy, source)
     of_maps = [(term.map.size, term.stride) for term in access.terms]
     found = on_axes(axes, [*((count, stride) for _, count, stride in access.digits), *of_maps], view.offset)
-    dims = on_axes(axes, zip(view.sizes, view.strides, strict=True), view.offset)
-    if found is None or dims is None or any(len(parts) > 1 for parts in dims[1]):
+    of_view = layout_in(view, copy, source)
+    if found is None or of_view is None:
         return None
-    starts, runs = found
+    _, runs = found
     digits = []
     for (_, count, _), parts in zip(access.digits, runs, strict=False):
         digits += [(n, stride_of[axis] * each) for axis, n, each in parts] or [(count, 0)]
@@ -187,9 +187,7 @@ def relaid(access: Access, view: Layout, copy: Layout, source: Layout) -> tuple[
         if len(parts) > 1:
             return None
         terms.append(term._replace(stride=sum(stride_of[axis] * each for axis, _, each in parts)))
-    strides = tuple(sum(stride_of[axis] * each for axis, _, each in parts) for parts in dims[1])
-    offset = source.offset + sum(start * stride_of[axis] for axis, start in starts.items())
-    return Access(access.fill, joined(digits), tuple(terms)), Layout(view.sizes, strides, offset)
+    return Access(access.fill, joined(digits), tuple(terms)), of_view
 
 
 def operand_of_view(

@@ -5,8 +5,6 @@ A model's gradient is copied so to the order of its input's strides, and a bias'
 
 from __future__ import annotations
 
-import math
-
 import torch
 
 from ..ir.digits import on_axes
@@ -14,6 +12,7 @@ from ..ir.graph import Call, Graph, Operation, Reduce, Value, View
 from ..ir.index_maps import without
 from ..ir.iteration_space import find_space
 from ..ir.layout import Layout
+from ..ir.other_memory import layout_in, strides_between
 
 _contiguous = torch.ops.reformer._contiguous.default
 
@@ -69,7 +68,7 @@ def _in_source(layout: Layout, first: Call) -> View | None:
     """The elements of a copy that a view of it has, in the copy's source, with each dimension as one or several; None
     if there is no such view."""
     (value,), (source,) = first.results, first.operands
-    stride_of = dict(zip(value.layout.strides, source.layout.strides, strict=True))
+    stride_of = strides_between(value.layout, source.layout)
     axes = zip(value.layout.sizes, value.layout.strides, strict=True)
     found = on_axes(axes, zip(layout.sizes, layout.strides, strict=True), layout.offset)
     if found is None or layout.offset:
@@ -81,19 +80,8 @@ def _in_source(layout: Layout, first: Call) -> View | None:
 
 
 def _relaid(layout: Layout, copy: Call) -> Layout | None:
-    """The layout, in the result of a copy, of elements that have this layout in its source; None if they have none."""
-    copied, result = copy.operands[0].layout, copy.results[0].layout
-    stride_of = dict(zip(copied.strides, result.strides, strict=True))
-    axes = zip(copied.sizes, copied.strides, strict=True)
-    found = on_axes(axes, zip(layout.sizes, layout.strides, strict=True), layout.offset)
-    if found is None or layout.offset or layout.numel != math.prod(copied.sizes):
-        return None
-    strides = []
-    for parts in found[1]:
-        expected = first = stride_of[parts[0][0]] * parts[0][2] if parts else 0
-        for axis, count, each in parts:
-            if stride_of[axis] * each != expected:
-                return None
-            expected *= count
-        strides.append(first)
-    return Layout(layout.sizes, tuple(strides))
+    """The layout, in the result of a copy, of elements that have this layout in its source; None if they have none, or
+    if they are not all of it."""
+    copied = copy.operands[0].layout
+    is_whole = not layout.offset and layout.numel == copied.numel
+    return layout_in(layout, copied, copy.results[0].layout) if is_whole else None

@@ -6,9 +6,9 @@ such elements change places only with casts, and with products where they are 0.
 
 from __future__ import annotations
 
-from ..ir.digits import on_axes
 from ..ir.graph import Graph, Indexed, Map, Operation, Random, Reduce, Typed, Value, View, is_cast
 from ..ir.layout import Layout
+from ..ir.other_memory import layout_in
 
 _MOST_READERS = 2  # of a product, which each of them computes again
 
@@ -70,12 +70,5 @@ def _operand_of_one(operation: Indexed, maker: Map, has_gaps: bool) -> View | No
 
 def _part_of(operand: View, view: View) -> View | None:
     """The elements of an operand that a view of the result is computed from; None if they are no view of its own."""
-    whole, layout = view.value.layout, view.layout
-    axes = list(zip(whole.sizes, whole.strides, strict=True))
-    found = on_axes(axes, zip(layout.sizes, layout.strides, strict=True), layout.offset)
-    if found is None or any(len(parts) > 1 for parts in found[1]):
-        return None
-    stride_of = {axis[1]: stride for axis, stride in zip(axes, operand.layout.strides, strict=True) if axis[0] > 1}
-    strides = tuple(sum(stride_of[axis] * each for axis, _, each in parts) for parts in found[1])
-    offset = operand.layout.offset + sum(start * stride_of[axis] for axis, start in found[0].items())
-    return View(operand.value, Layout(layout.sizes, strides, offset))
+    layout = layout_in(view.layout, view.value.layout, operand.layout)
+    return None if layout is None else View(operand.value, layout)
