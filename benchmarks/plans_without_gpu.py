@@ -10,11 +10,14 @@ process.
 from __future__ import annotations
 
 import argparse
+import functools
 import json
+import statistics
 import subprocess
 import sys
 import time
 from collections import defaultdict
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import NamedTuple
 
@@ -29,7 +32,12 @@ from torch_reformer.compiler.cli import Stopped, recorded
 from torch_reformer.compiler.ir.device_model import GPUS
 
 SECONDS = 600  # limit for one model
-_OWN = ("conv", "stitch", "casts", "reformer::")
+_OWN = ("conv", "product", "stitch", "casts", "reformer::")
+# Products, convolutions and attention; the other kernels and calls are bound by memory.
+_OF_ARITHMETIC = (
+    *("conv", "product", "aten::mm", "aten::addmm", "aten::bmm", "aten::baddbmm", "aten::convolution"),
+    *("aten::_scaled_dot_product", "aten::_grouped_mm"),
+)
 
 
 class Line(NamedTuple):
@@ -53,6 +61,11 @@ class Plans(NamedTuple):
     def calls(self) -> list[Line]:
         """Lines of PyTorch's operators."""
         return [each for each in self.lines if not each.kind.startswith(_OWN)]
+
+    def share_of_memory_bound_calls(self) -> float:
+        """PyTorch's part of the bytes that lines besides products, convolutions and attention move."""
+        moved = sum(each.bytes for each in self.lines if not each.kind.startswith(_OF_ARITHMETIC))
+        return sum(each.bytes for each in self.calls() if not each.kind.startswith(_OF_ARITHMETIC)) / max(moved, 1)
 
 
 def plans_of(name: str, device: str = "sm_90") -> Plans:
@@ -96,6 +109,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--models", default=",".join(POPULATION))
     parser.add_argument("--device", default="sm_90", choices=GPUS)
+    parser.add_argument("--at-once", type=int, default=1, help="models that are planned side by side")
     parser.add_argument("--csv", type=Path)
     parser.add_argument("--one", help=argparse.SUPPRESS)
     options = parser.parse_args()
@@ -103,11 +117,13 @@ def main() -> int:
         fake_gpu.begin()
         print(json.dumps(plans_of(options.one, options.device)))
         return 0
-    rows, failed, left = [], [], defaultdict(list)
-    print("| model | seconds | graphs | kernels and calls | expected ms | share of PyTorch's calls in bytes |")
-    print("|---|---|---|---|---|---|")
-    for name in options.models.split(","):
-        plans = plans_in_a_process(name, options.device)
+    rows, failed, left, shares = [], [], defaultdict(list), {}
+    print("| model | seconds | graphs | kernels and calls | expected ms | PyTorch's share of bytes | memory-bound |")
+    print("|---|---|---|---|---|---|---|")
+    names = options.models.split(",")
+    pool = ThreadPoolExecutor(options.at_once)
+    planned = pool.map(functools.partial(plans_in_a_process, device=options.device), names)
+    for name, plans in zip(names, planned, strict=True):
         moved, calls = sum(each.bytes for each in plans.lines), plans.calls()
         figures = {
             "seconds": plans.seconds,
@@ -115,7 +131,9 @@ def main() -> int:
             "count": len(plans.lines),
             "expected_ms": sum(each.us for each in plans.lines) / 1e3,
             "calls_share": sum(each.bytes for each in calls) / max(moved, 1),
+            "memory_bound_calls_share": plans.share_of_memory_bound_calls(),
         }
+        shares[name] = figures["memory_bound_calls_share"]
         for each in calls:
             left[each.kind].append((each.bytes, name))
         print(f"| {name} | {' | '.join(f'{each:.4g}' for each in figures.values())} |", flush=True)
@@ -130,6 +148,9 @@ def main() -> int:
         if options.csv:
             write_csv(options.csv, rows)
     print(f"{len(failed)} failures{': ' if failed else ''}{', '.join(failed)}")
+    worst = max(shares, key=shares.__getitem__)
+    median = statistics.median(shares.values())
+    print(f"PyTorch's share of memory-bound bytes: median {median:.2%}, at most {shares[worst]:.1%} ({worst})")
     print("| PyTorch's operator | GB | calls | models |\n|---|---|---|---|")
     for kind, found in sorted(left.items(), key=lambda each: -sum(bytes for bytes, _ in each[1])):
         gigabytes, models = sum(bytes for bytes, _ in found) / 1e9, {name for _, name in found}

@@ -45,7 +45,8 @@ struct RunsProgram {
         values[j] = stored[Program::kResult][j];
       }
       if constexpr (Program::kStored > 1)
-        Program::template store<1u << Program::kResult, kElements>(p_, static_cast<long long>(pixel) * p_.width + column_, stored);
+        Program::template store<1u << Program::kResult, kElements>(
+            p_, static_cast<long long>(pixel) * p_.width + column_, stored);
     }
   };
 };
