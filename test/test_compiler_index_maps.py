@@ -173,6 +173,13 @@ def test_empty_and_whole_numbers():
         assert torch.equal(without_dynamo(function, lambda report: None)(x), function(x))
 
 
+def test_windows_of_an_empty_tensor():
+    x = torch.randn(3, 0, 7, 5, requires_grad=True)
+    result = without_dynamo(lambda x: torch.roll(x.unfold(2, 3, 2), (-2, 0), (2, 3)), lambda report: None)(x)
+    result.sum().backward()
+    assert result.shape == (3, 0, 3, 5, 3) and x.grad.shape == x.shape
+
+
 def test_flip_of_a_number():
     x = torch.tensor(2.0)
     assert torch.equal(without_dynamo(lambda x: x.flip(0) + 1, lambda report: None)(x), x + 1)

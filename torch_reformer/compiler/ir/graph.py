@@ -53,7 +53,7 @@ class Value:
     layout: Layout
     dtype: torch.dtype
     device: torch.device
-    maker: Operation | None = None
+    maker: Operation | None = field(default=None, repr=False)  # or an error's text would have the graph before it
     memory: Layout | None = None
 
     @property

@@ -66,7 +66,8 @@ def _summed(graph: Graph, name: str, value: Tensor, view: View, axes: Sequence[A
     """Add an operation that sums windows' elements, which are read before copies of them; axes without windows may
     consist of several there."""
     windows = [axis.windows for axis in axes if axis.windows]
-    if not can_map(value.device, (size for each in windows for size in (each.size, each.elements))):
+    are_few = can_map(value.device, (size for each in windows for size in (each.size, each.elements)))
+    if not are_few or not view.layout.numel:
         return None
     elements = before_copies(Elements(view.value, view.layout.offset, [list(axis.runs) for axis in axes]))
     runs, strides, maps = [], [], {}
