@@ -41,7 +41,8 @@ def fuse(model: nn.Module, channels_last: bool = False, mode: str | None = None)
         model: any module.
         channels_last: also convert the model's parameters to ``torch.channels_last``, which is most often faster; give
             the model inputs of that memory format.
-        mode: None, "default", or "reduce-overhead", which records CUDA graphs.
+        mode: None, "default", or "reduce-overhead", which records CUDA graphs; "max-autotune" and
+            "max-autotune-no-cudagraphs" are taken for these two, with a warning.
 
     Returns:
         the reports of planned graphs, which are added as the model runs.
@@ -51,9 +52,9 @@ def fuse(model: nn.Module, channels_last: bool = False, mode: str | None = None)
         ValueError: an unknown mode.
     """
     check_module("fuse", model)
-    from .compiler.backend import check_mode, compile_in_place  # imports Dynamo, which takes seconds
+    from .compiler.backend import compile_in_place, known_mode  # imports Dynamo, which takes seconds
 
-    check_mode(mode)
+    mode = known_mode(mode)
     convert(model, channels_last)
     fusion = Fusion()
     compile_in_place(model, mode, fusion.reports.append)

@@ -9,7 +9,8 @@ import gc
 import itertools
 import numbers
 import sys
-from collections.abc import Callable, Iterator
+import warnings
+from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -43,6 +44,8 @@ _AOT_CONFIG = {
     "force_non_lazy_backward_lowering": True,
 }
 MODES = (None, "default", "reduce-overhead")
+# Modes of Inductor's, which times kernels in them, and those with and without CUDA graphs here.
+_OTHER_MODES = {"max-autotune": "reduce-overhead", "max-autotune-no-cudagraphs": "default"}
 OPTIONS = ("report", "memory_budget")
 
 
@@ -51,6 +54,8 @@ def reformer(module: GraphModule, inputs: list, *, mode: str | None = None, opti
 
     Args:
         mode: None, "default", or "reduce-overhead", which records CUDA graphs, under PyTorch's conditions for them.
+            "max-autotune" is taken for "reduce-overhead", "max-autotune-no-cudagraphs" for "default", with a warning:
+            nothing is timed here.
         options: ``report``: a function, such as print, that gets the report (analysis/report.py) of each planned graph.
             ``memory_budget``: a number from 0 to 1, the share of what forwards would otherwise save for their backwards
             that they may save. PyTorch's partition recomputes the rest
@@ -59,10 +64,8 @@ def reformer(module: GraphModule, inputs: list, *, mode: str | None = None, opti
     Raises:
         ValueError: for an unknown mode or option, or a memory budget that is no number from 0 to 1.
     """
-    check_mode(mode)
-    for name in options or ():
-        if name not in OPTIONS:
-            raise ValueError(f"backend 'reformer' has no option {name!r}; it has {', '.join(OPTIONS)}")
+    mode = known_mode(mode)
+    _check_options(options or ())
     graphs = None
     if mode == "reduce-overhead":
         from .runtime.cuda_graphs import CudaGraphs  # imports much of Inductor
@@ -98,9 +101,33 @@ def _compiling() -> Iterator[None]:
             gc.enable()
 
 
-def check_mode(mode: str | None) -> None:
+def _check_options(names: Iterable[str]) -> None:
+    for name in names:
+        if name not in OPTIONS:
+            from torch._inductor import list_options  # imports much of Inductor
+
+            of_inductor = ", which is Inductor's" if name in list_options() else ""
+            raise ValueError(f"backend 'reformer' has no option {name!r}{of_inductor}; it has {', '.join(OPTIONS)}")
+
+
+def known_mode(mode: str | None) -> str | None:
+    """The mode of this backend for a mode of torch.compile.
+
+    Raises:
+        ValueError: there is no such mode.
+    """
+    if mode in _OTHER_MODES:
+        _warn_of_mode(mode)
+        return _OTHER_MODES[mode]
     if mode not in MODES:
         raise ValueError(f"backend 'reformer': mode must be one of {MODES}, got {mode!r}")
+    return mode
+
+
+@functools.cache
+def _warn_of_mode(mode: str) -> None:
+    instead = _OTHER_MODES[mode]
+    warnings.warn(f"backend 'reformer' chooses kernels without timing: mode {mode!r} is {instead!r} here", stacklevel=4)
 
 
 def check_memory_budget(budget: float) -> float:
@@ -167,6 +194,7 @@ def backend_of(compiled: Callable) -> Callable:
 def _reset() -> None:
     """Repeat warnings from now on, and drop CUDA graphs. torch._dynamo.reset() calls it."""
     reset()
+    _warn_of_mode.cache_clear()
     if trees := sys.modules.get("torch._inductor.cudagraph_trees"):
         trees.reset_cudagraph_trees()
 
