@@ -22,6 +22,7 @@ from torch._guards import TracingContext
 from torch.fx import GraphModule
 
 from .analysis.breaks import break_of
+from .analysis.trace import traced
 from .decompositions.table import decompositions
 from .decompositions.tracing import tracing
 from .ir.stages import reset
@@ -72,7 +73,7 @@ def reformer(module: GraphModule, inputs: list, *, mode: str | None = None, opti
 
         graphs = CudaGraphs()
     pre_grad(module)
-    report = _with_break((options or {}).get("report"), break_of(module))
+    report = _with_break(traced((options or {}).get("report")), break_of(module))
     budget = check_memory_budget((options or {}).get("memory_budget", functorch_config.activation_memory_budget))
     config = _AOT_CONFIG | {"activation_memory_budget": budget}
     compiler = aot_autograd(**_compilers(report, graphs), **_AOT_OPTIONS)

@@ -13,16 +13,15 @@ from ..fusion.greedy import Fusion
 from ..fusion.group import FusionGroup
 from ..fusion.ilp.planner import IlpSummary
 from ..fusion.schedule import schedule
+from ..fusion.titles import kind_and_operations, name, product_sizes, title
 from ..fusion.traffic import bytes_of, traffic
 from ..ir.device_model import OTHERS, flops, multiplied_type, predicted_us
 from ..ir.epilogue_cost import epilogue_us, slots_of
 from ..ir.fx_utils import bytes_of as node_bytes
 from ..ir.fx_utils import is_higher_order, is_operator
-from ..ir.graph import Call, Graph, Map, Operation, View
+from ..ir.graph import Graph, Operation
 from ..ir.product import Product
 from .kernel_kinds import kind_of
-
-_PRODUCTS = (torch.ops.aten.mm, torch.ops.aten.addmm)
 
 
 @dataclass(frozen=True)
@@ -50,9 +49,8 @@ class Line:
     measured_us: float | None = None
 
     def __str__(self) -> str:
-        shown = ", ".join(self.operations) if len(self.operations) < 9 else f"{len(self.operations)} operations"
         time = "".join("" if us is None else f"{us:8.1f}" for us in (self.us, self.measured_us))
-        return f"{time}{_megabytes(self.read)}{_megabytes(self.written)}  {self.kind}{shown and ': '}{shown}"
+        return f"{time}{_megabytes(self.read)}{_megabytes(self.written)}  {title(self.kind, self.operations)}"
 
 
 @dataclass(frozen=True)
@@ -123,23 +121,6 @@ def _megabytes(count: int) -> str:
     return f"{count / 1e6:10.2f}"
 
 
-def _name(operation: Operation) -> str:
-    if isinstance(operation, Call):
-        return operation.operator.name()
-    return operation.name if isinstance(operation, Map) else operation.text().split("(")[0]
-
-
-def _product_sizes(operation: Operation) -> tuple[str, ...]:
-    """Sizes of a matrix product as a text "rows x depth x columns" without spaces; empty for other operations."""
-    if isinstance(operation, Product):
-        first, second = operation.matrices
-    elif isinstance(operation, Call) and operation.operator.overloadpacket in _PRODUCTS:
-        *_, first, second = (operand for operand in operation.args if isinstance(operand, View))
-    else:
-        return ()
-    return (f"{first.layout.sizes[0]}x{first.layout.sizes[1]}x{second.layout.sizes[1]}",)
-
-
 @about_cost()
 def report_of(
     graph: Graph,
@@ -181,19 +162,17 @@ def report_of(
         read, written = bytes_moved[number]
         measured_us = (measured or {}).get(number)
         if (operation := fusion.extern_calls.get(number)) is not None:
-            lines.append(line(_name(operation), _product_sizes(operation), read, written, operation, measured_us))
+            kind, names = kind_and_operations(operation)
+            names = [*product_sizes(operation), *names]
+            lines.append(line(kind, names, read, written, operation, measured_us))
             continue
         group = fusion.groups[number]
-        names = [f"[{_name(member)}]" for member in group.recomputed] + [_name(member) for member in group.members]
         if estimate(written):
-            kind = "conv" if group.anchor else "stitch"
-            if isinstance(group.anchor, Product):
-                is_call, sizes = group.anchor.is_call(group.operations), _product_sizes(group.anchor)
-                kind = ("aten::addmm" if group.operations else "aten::mm") if is_call else "product"
-                names = sizes if is_call else (*sizes, *names[1:])
+            kind, names = kind_and_operations(group)
+            names = [*product_sizes(group.anchor), *names] if group.anchor else names
             lines.append(line(kind, names, read, written, group, measured_us))
     unfused = [
-        line(_name(each), (), bytes_of(each.operands), sum(result.bytes for result in each.results), each, None)
+        line(name(each), (), bytes_of(each.operands), sum(result.bytes for result in each.results), each, None)
         for each in graph.operations
     ]
     return Report(tuple(lines), tuple(unfused), planned)
