@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from torch import nn
 
-from .nn import convert
+from .nn import FusedConv2d, convert_to, unconvert_from
 from .runtime.arguments import check_module
 
 if TYPE_CHECKING:
@@ -34,7 +34,8 @@ def fuse(model: nn.Module, channels_last: bool = False, mode: str | None = None)
     its first call, and again for arguments of another kind. Its convolutions are swapped as by
     :func:`torch_reformer.convert`, for code that the compiler leaves to Python.
 
-    Parameters, names, hooks and the state dict stay. Copies of the model, and models loaded from a file, are not
+    Parameters, names, hooks and the state dict stay. ``torch.export``, ONNX and ``torch.jit.trace`` get the model as it
+    was, with PyTorch's convolutions. Copies of the model, and models loaded from a file, are not
     compiled: call fuse() on them, too. A model may be fused again, for example with another mode.
 
     Args:
@@ -55,7 +56,22 @@ def fuse(model: nn.Module, channels_last: bool = False, mode: str | None = None)
     from .compiler.backend import compile_in_place, known_mode  # imports Dynamo, which takes seconds
 
     mode = known_mode(mode)
-    convert(model, channels_last)
+    convert_to(FusedConv2d, model, channels_last)
     fusion = Fusion()
     compile_in_place(model, mode, fusion.reports.append)
     return fusion
+
+
+def unfuse(model: nn.Module) -> None:
+    """Undo :func:`fuse` of a model, and of all modules inside it: they run by PyTorch again, with PyTorch's
+    convolutions. What :func:`torch_reformer.convert` converted before stays converted. Memory formats stay, too.
+
+    Raises:
+        TypeError: `model` is no module.
+    """
+    check_module("unfuse", model)
+    from .compiler.backend import remove_compiled
+
+    for module in model.modules():
+        remove_compiled(module)
+    unconvert_from((FusedConv2d,), model)

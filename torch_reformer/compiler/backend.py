@@ -158,7 +158,19 @@ def compile_in_place(model: nn.Module, mode: str | None, report: Callable) -> No
         return call(*args, **kwargs)
 
     forward.__code__ = forward.__code__.replace(co_name=f"{type(model).__name__}_{next(_numbers)}")
-    model._compiled_call_impl = torch.compile(forward, backend=backend)
+    compiled = torch.compile(forward, backend=backend)
+
+    def run(*args, **kwargs):
+        return (call if torch.jit.is_tracing() else compiled)(*args, **kwargs)  # Dynamo refuses torch.jit.trace
+
+    run.is_fused = True
+    model._compiled_call_impl = run
+
+
+def remove_compiled(module: nn.Module) -> None:
+    """Undo compile_in_place(). Other compilations of the module stay."""
+    if getattr(module._compiled_call_impl, "is_fused", False):
+        module._compiled_call_impl = None
 
 
 def compile_graphs(function: Callable, compiled: Callable) -> Callable:
