@@ -360,8 +360,22 @@ def test_types_of_no_kernel():
 def test_options():
     with pytest.raises(Exception, match="mode must be one of"):
         compiled(lambda x: x + 1, mode="fastest")(torch.ones(2))
-    with pytest.raises(Exception, match="has no option 'speed'"):
+    with pytest.raises(Exception, match="has no option 'speed'; it has report"):
         compiled(lambda x: x + 1, options={"speed": 1})(torch.ones(2))
+    with pytest.raises(Exception, match="has no option 'max_autotune', which is Inductor's; it has report"):
+        compiled(lambda x: x + 1, options={"max_autotune": True})(torch.ones(2))
+
+
+@pytest.mark.parametrize(
+    "mode, instead", [("max-autotune", "reduce-overhead"), ("max-autotune-no-cudagraphs", "default")]
+)
+def test_modes_of_inductor(mode, instead):
+    """They are taken for modes of this backend, as one warning for all graphs says."""
+    function = compiled(lambda x: x * 2 + 1, mode=mode, dynamic=False)
+    with pytest.warns(UserWarning, match=f"without timing: mode '{mode}' is '{instead}' here") as warned:
+        for size in (3, 4):
+            torch.testing.assert_close(function(torch.ones(size)), torch.full((size,), 3.0))
+    assert sum("without timing" in str(each.message) for each in warned) == 1
 
 
 def test_is_registered():

@@ -2,6 +2,10 @@
 
 import dataclasses
 import functools
+import itertools
+import os
+import subprocess
+import sys
 
 import torch
 from expecttest import assert_expected_inline
@@ -90,3 +94,26 @@ def test_breaks():
     assert "test_compiler_reports.py" in said and "graph_break" in said
     assert said.endswith("; 1 tensor of 2.00 MB must be stored for what follows")
     assert str(reports[0]).endswith(f"broken off: {said}")
+
+
+def test_reports_are_artifacts_of_pytorchs_trace(tmp_path):
+    """tlparse shows them. Each is traced once, and the caller's function gets it, too."""
+    code = """
+import torch
+reports = []
+model = torch.compile(torch.nn.Linear(4, 4), backend="reformer", options={"report": reports.append})
+model(torch.randn(2, 4)).sum().backward()
+print(*reports, sep="\\n\\n")
+"""
+    settings = {"TORCH_TRACE": str(tmp_path), "TORCHINDUCTOR_AUTOGRAD_CACHE": "0"}
+    done = subprocess.run(
+        [sys.executable, "-c", code], env=os.environ | settings, capture_output=True, text=True, check=True, timeout=120
+    )
+    (log,) = tmp_path.iterdir()
+    lines = log.read_text().splitlines()
+    places = [i for i, line in enumerate(lines) if '"reformer_report"' in line]
+    bodies = []
+    for place in places:
+        body = itertools.takewhile(lambda line: line.startswith("\t"), lines[place + 1 :])
+        bodies.append("\n".join(line[1:] for line in body))
+    assert len(bodies) == 2 and "\n\n".join(bodies) == done.stdout.strip("\n")

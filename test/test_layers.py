@@ -62,6 +62,7 @@ PRIVATE_TORCH = {
     "compiler/pipeline.py",
     "compiler/analysis/fake_gpu.py",
     "compiler/analysis/record.py",
+    "compiler/analysis/trace.py",
     "compiler/decompositions/table.py",
     "compiler/decompositions/roll.py",
     "compiler/decompositions/tracing.py",

@@ -375,8 +375,9 @@ def test_measured(name, folder, monkeypatch, capsys):
     """Where the model is; branches go by values there."""
     monkeypatch.chdir(folder)
     monkeypatch.setattr(sys, "path", [*sys.path])
-    assert main(["plan", f"new_models:{name}", "--measure", "--channels-last"]) == 0
+    assert main(["plan", f"new_models:{name}", "--measure", "--channels-last", "--html", "plan.html"]) == 0
     text = capsys.readouterr().out
+    assert (folder / "plan.html").read_text().count("<svg") == text.count("MB read")
     assert "measured" in text and "backward" in text
     assert ("aten::view_as_complex" in text) == (name == "rotary")
 

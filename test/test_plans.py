@@ -52,9 +52,9 @@ def test_is_what_its_steps_are():
 
 def code(**changes):
     """Code of a plan with one step, the parts of its one tensor, with changes."""
-    parts = dict(inputs=1, outputs=[1], kind=3, what=[2], operands=[0], into=[], frees=[]) | changes
+    parts = dict(inputs=1, outputs=[1], kind=3, what=[2], operands=[0], into=[], frees=[], title=b"") | changes
     numbers = [parts["inputs"], len(parts["outputs"]), *parts["outputs"], parts["kind"]]
-    for name in ("what", "operands", "into", "frees"):
+    for name in ("what", "operands", "into", "frees", "title"):
         numbers += [len(parts[name]), *parts[name]]
     return numbers
 
@@ -81,9 +81,10 @@ def aten_code(inputs=1, results=1, **changes):
         (code(frees=[3]), "a tensor that is not there"),
         (code(frees=[1]), "a tensor that was freed"),
         (code(frees=[0, 0]), "a tensor that was freed"),
-        (code() + [3, 1, 2, 1, 3, 0, 0], "a tensor that is not there \\(step 1\\)"),
-        (code(frees=[2]) + [3, 1, 2, 1, 2, 0, 0], "a tensor that was freed"),
-        (code(frees=[2]) + [1, 0, 0, 0, 0], "it ends early \\(step 1\\)"),
+        (code() + [3, 1, 2, 1, 3, 0, 0, 0], "a tensor that is not there \\(step 1\\)"),
+        (code(frees=[2]) + [3, 1, 2, 1, 2, 0, 0, 0], "a tensor that was freed"),
+        (code(frees=[2]) + [1, 0, 0, 0, 0, 0], "it ends early \\(step 1\\)"),
+        (code(title=[256]), "a byte"),
         (code(what=[2**33]), "a count"),
         (code(what=[-1]), "a count"),
         (code(what=[2, 2]), "a step is longer than what it says"),

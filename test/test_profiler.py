@@ -1,12 +1,16 @@
-"""Ranges in PyTorch's profiler: a plan, and inside it each fused kernel, named by its operations."""
+"""Ranges in PyTorch's profiler: a plan, and inside it each fused kernel, named as in the report."""
+
+import pickle
 
 import pytest
 import torch
+import training_models
 from marks import needs_aten
 from torch.profiler import profile
 
 import torch_reformer
 from torch_reformer import program as ep
+from torch_reformer.compiler.fusion.titles import title
 
 pytestmark = needs_aten
 
@@ -23,17 +27,37 @@ def fresh():
     torch._dynamo.reset()
 
 
+def kernels(report) -> list[str]:
+    """Titles of the kernels that are not PyTorch's, as ranges have them: without the sizes of products."""
+    kinds = "conv", "stitch", "conv_grads"
+    return [f"reformer::{title(line.kind, line.operations)}" for line in report.lines if line.kind in kinds]
+
+
 def test_compiled_training_step():
-    model = torch.nn.Sequential(torch.nn.Conv2d(4, 8, 3), torch.nn.ReLU())
-    compiled = torch.compile(model, backend="reformer")
-    x = torch.randn(2, 4, 8, 8, requires_grad=True)
-    compiled(x).sum().backward()
-    forward = ranges(lambda: compiled(x))
-    assert forward == ["reformer::plan", "reformer::conv2d: add, relu, le"]  # `le` is relu's mask for the backward
-    result = compiled(x).sum()
-    plan, *steps = ranges(result.backward)
-    assert plan == "reformer::plan" and steps[-1] == "reformer::conv2d_grads: input, weight"
-    assert any(step.startswith("reformer::stitch: ") and step.endswith("sum of channels") for step in steps)
+    """Ranges of a residual network are named as the lines of its reports, in their order."""
+    model, (images, classes) = training_models.make("resnet")
+    reports = []
+    compiled = torch.compile(model, backend="reformer", options={"report": reports.append})
+    compiled(images, classes).sum().backward()
+    loss = None
+
+    def forward():
+        nonlocal loss
+        loss = compiled(images, classes).sum()
+
+    for report, run in zip(reports, (forward, lambda: loss.backward()), strict=True):
+        plan, *steps = ranges(run)
+        assert plan == "reformer::plan" and len(kernels(report)) > 10
+        assert [step for step in steps if not step.startswith("reformer::_")] == kernels(report)
+
+
+def test_titles_are_cached():
+    """A plan that another process made keeps its titles: they are a part of its steps."""
+    steps = torch_reformer.runtime.plan.Plan(1)
+    steps.give(*steps.stitch(ep.Program(ep.store(ep.relu(ep.acc()))).code, 0, []))
+    steps.name(0, "stitch: mine")
+    loaded = pickle.loads(pickle.dumps(steps))
+    assert "reformer::stitch: mine" in ranges(lambda: torch_reformer.runtime.plan.run(loaded, [torch.ones(1, 1, 2, 2)]))
 
 
 def test_operators_of_pytorch_have_their_own_ranges():

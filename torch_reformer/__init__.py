@@ -6,7 +6,7 @@ choose the kernels of convolutions.
 
 from . import nn, program
 from .functional import conv2d, conv2d_act, conv2d_batch_norm_act, conv2d_epilogue, linear_act, linear_epilogue, stitch
-from .fuse import Fusion, fuse
+from .fuse import Fusion, fuse, unfuse
 from .override import disable, enable
 from .problem import ConvProblem
 from .runtime.config import config
@@ -35,7 +35,9 @@ __all__ = [
     "program",
     "record_problems",
     "stitch",
+    "unconvert",
+    "unfuse",
 ]
 
-convert = nn.convert
+convert, unconvert = nn.convert, nn.unconvert
 weights_file.activate()

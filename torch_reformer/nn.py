@@ -6,6 +6,8 @@ import dataclasses
 
 import torch
 from torch import Tensor
+from torch.compiler import is_exporting
+from torch.jit import is_tracing
 from torch.overrides import handle_torch_function, has_torch_function
 
 from . import functional
@@ -22,7 +24,7 @@ class Conv2d(torch.nn.Conv2d):
 
     def _get_name(self) -> str:  # for the module's repr
         name = super()._get_name()
-        return f"torch_reformer.{name}" if type(self) is Conv2d else name
+        return f"torch_reformer.{name}" if type(self) in (Conv2d, FusedConv2d) else name
 
     def _conv_forward(self, input, weight, bias):
         geometry = self.stride, self.padding, self.dilation, self.groups
@@ -30,6 +32,16 @@ class Conv2d(torch.nn.Conv2d):
             input = torch.nn.functional.pad(input, self._reversed_padding_repeated_twice, mode=self.padding_mode)
             geometry = self.stride, 0, self.dilation, self.groups
         return functional.conv2d(input, weight, bias, *geometry)  # type: ignore[arg-type]  # of tuples of two
+
+
+class FusedConv2d(Conv2d):
+    """A convolution of a model that :func:`torch_reformer.fuse` compiles. An exported or traced model has PyTorch's
+    convolution instead of it, so that ONNX can express the model, and loading it needs no import of this package."""
+
+    def _conv_forward(self, input, weight, bias):
+        if is_tracing() or is_exporting():
+            return super(Conv2d, self)._conv_forward(input, weight, bias)
+        return super()._conv_forward(input, weight, bias)
 
 
 class Conv2dAct(torch.nn.Conv2d):
@@ -225,6 +237,11 @@ def convert(model: torch.nn.Module, channels_last: bool = False) -> Conversion:
         TypeError: if `model` is not a module.
     """
     check_module("convert", model)
+    return convert_to(Conv2d, model, channels_last)
+
+
+def convert_to(kind: type[Conv2d], model: torch.nn.Module, channels_last: bool) -> Conversion:
+    """Convert a model as convert() does, to this kind of module."""
     converted, left = [], {}
     for name, module in model.named_modules():
         if not isinstance(module, torch.nn.Conv2d) or isinstance(module, Conv2d):
@@ -233,8 +250,33 @@ def convert(model: torch.nn.Module, channels_last: bool = False) -> Conversion:
         if reason := _reason_to_leave(module):
             left[shown] = reason
         else:
-            module.__class__ = Conv2d  # keeps parameters, hooks and references to the module alive
+            module.__class__ = kind  # keeps parameters, hooks and references to the module alive
             converted.append(shown)
     if channels_last:
         model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]  # PyTorch's annotations lack it
     return Conversion(converted, left)
+
+
+def unconvert(model: torch.nn.Module) -> list[str]:
+    """Make every :class:`Conv2d` of a model :class:`torch.nn.Conv2d` again, in place: undo :func:`convert`.
+
+    Parameters, hooks, training mode, names and memory formats stay as they are.
+
+    Returns:
+        the names of these modules.
+
+    Raises:
+        TypeError: if `model` is not a module.
+    """
+    check_module("unconvert", model)
+    return unconvert_from((Conv2d, FusedConv2d), model)
+
+
+def unconvert_from(kinds: tuple[type[Conv2d], ...], model: torch.nn.Module) -> list[str]:
+    """Make modules of exactly these kinds PyTorch's again."""
+    names = []
+    for name, module in model.named_modules():
+        if type(module) in kinds:
+            module.__class__ = torch.nn.Conv2d
+            names.append(name or "(the model itself)")
+    return names

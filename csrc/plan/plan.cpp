@@ -22,6 +22,13 @@ std::vector<int32_t> read_tensors(CodeReader& reader, int64_t end) {
   return numbers;
 }
 
+// Reads a count, then as many bytes.
+std::string read_text(CodeReader& reader) {
+  std::string text;
+  for (int64_t left = read_count(reader); left > 0; --left) text += char(reader.next(0, 255, "a byte"));
+  return text;
+}
+
 int64_t read_geometry(CodeReader& reader) {
   const int64_t geometry = reader.next();
   unpacked_geometry(geometry);
@@ -92,10 +99,11 @@ PlanStep read_step(CodeReader& reader, int32_t there) {
   CodeReader own("plan", reader.next_numbers(length), length);
   Read read = read_what(kind, own);
   if (!own.done()) reader.malformed("a step is longer than what it says");
-  PlanStep step{std::move(read.what), {}, {}, {}, int32_t(read.results)};
+  PlanStep step{std::move(read.what), {}, {}, {}, int32_t(read.results), {}};
   step.inputs = read_tensors(reader, there);
   step.into = read_tensors(reader, there);
   step.frees = read_tensors(reader, there + read.results);
+  step.title = read_text(reader);
   if (int64_t(step.inputs.size()) != read.inputs) reader.malformed("a step has another number of inputs");
   const bool writes = std::holds_alternative<StitchStep>(step.what);
   if (int64_t(step.into.size()) > (writes ? read.results : 0)) reader.malformed("what a step writes to");
@@ -148,6 +156,7 @@ const char* PlanStep::name() const {
 }
 
 std::string PlanStep::label() const {
+  if (!title.empty()) return "reformer::" + title;
   const auto with_prefix = [&](const std::string& rest) { return std::string("reformer::") + name() + ": " + rest; };
   if (const auto* conv = std::get_if<Conv2dStep>(&what)) return with_prefix(operations_of(conv->program->whole));
   if (const auto* stitch = std::get_if<StitchStep>(&what)) return with_prefix(operations_of(stitch->program->whole));

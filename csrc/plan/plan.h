@@ -50,10 +50,11 @@ struct PlanStep {
   std::vector<int32_t> into;   // destinations of a stitched program's last outputs
   std::vector<int32_t> frees;  // tensors that are not used after this step
   int32_t results;             // number of results
+  std::string title;           // that of the compiler's report; empty outside of compiled graphs
 
   const char* name() const;  // the operator's, for messages
-  // Label for the profiler. A fused kernel is named by its operations, such as "reformer::stitch: mul, add, relu".
-  // Empty for PyTorch's own operators, which the profiler already names, and for steps that compute nothing.
+  // Label for the profiler: the title, or the program's operations, such as "reformer::stitch: mul, add, relu". Empty
+  // for PyTorch's own operators, which the profiler already names, and for steps that compute nothing.
   std::string label() const;
 };
 
@@ -66,7 +67,7 @@ struct Plan {
 
   // Decodes a plan: the number of inputs; the number of outputs, and each; then each step: its kind, which is its index
   // in PlanStep::what; the length of its arguments, and these; the number of inputs, and each; likewise the tensors
-  // that it writes to, and those that it frees. Arguments by kind:
+  // that it writes to, those that it frees, and the bytes of its title. Arguments by kind:
   //   conv2d        a packed geometry, the program's code
   //   stitch        the program's code
   //   conv2d_grads  a packed geometry, `wanted`

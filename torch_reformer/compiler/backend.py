@@ -9,7 +9,8 @@ import gc
 import itertools
 import numbers
 import sys
-from collections.abc import Callable, Iterator
+import warnings
+from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -21,6 +22,7 @@ from torch._guards import TracingContext
 from torch.fx import GraphModule
 
 from .analysis.breaks import break_of
+from .analysis.trace import traced
 from .decompositions.table import decompositions
 from .decompositions.tracing import tracing
 from .ir.stages import reset
@@ -43,6 +45,8 @@ _AOT_CONFIG = {
     "force_non_lazy_backward_lowering": True,
 }
 MODES = (None, "default", "reduce-overhead")
+# Modes of Inductor's, which times kernels in them, and those with and without CUDA graphs here.
+_OTHER_MODES = {"max-autotune": "reduce-overhead", "max-autotune-no-cudagraphs": "default"}
 OPTIONS = ("report", "memory_budget")
 
 
@@ -51,6 +55,8 @@ def reformer(module: GraphModule, inputs: list, *, mode: str | None = None, opti
 
     Args:
         mode: None, "default", or "reduce-overhead", which records CUDA graphs, under PyTorch's conditions for them.
+            "max-autotune" is taken for "reduce-overhead", "max-autotune-no-cudagraphs" for "default", with a warning:
+            nothing is timed here.
         options: ``report``: a function, such as print, that gets the report (analysis/report.py) of each planned graph.
             ``memory_budget``: a number from 0 to 1, the share of what forwards would otherwise save for their backwards
             that they may save. PyTorch's partition recomputes the rest
@@ -59,17 +65,15 @@ def reformer(module: GraphModule, inputs: list, *, mode: str | None = None, opti
     Raises:
         ValueError: for an unknown mode or option, or a memory budget that is no number from 0 to 1.
     """
-    check_mode(mode)
-    for name in options or ():
-        if name not in OPTIONS:
-            raise ValueError(f"backend 'reformer' has no option {name!r}; it has {', '.join(OPTIONS)}")
+    mode = known_mode(mode)
+    _check_options(options or ())
     graphs = None
     if mode == "reduce-overhead":
         from .runtime.cuda_graphs import CudaGraphs  # imports much of Inductor
 
         graphs = CudaGraphs()
     pre_grad(module)
-    report = _with_break((options or {}).get("report"), break_of(module))
+    report = _with_break(traced((options or {}).get("report")), break_of(module))
     budget = check_memory_budget((options or {}).get("memory_budget", functorch_config.activation_memory_budget))
     config = _AOT_CONFIG | {"activation_memory_budget": budget}
     compiler = aot_autograd(**_compilers(report, graphs), **_AOT_OPTIONS)
@@ -98,9 +102,33 @@ def _compiling() -> Iterator[None]:
             gc.enable()
 
 
-def check_mode(mode: str | None) -> None:
+def _check_options(names: Iterable[str]) -> None:
+    for name in names:
+        if name not in OPTIONS:
+            from torch._inductor import list_options  # imports much of Inductor
+
+            of_inductor = ", which is Inductor's" if name in list_options() else ""
+            raise ValueError(f"backend 'reformer' has no option {name!r}{of_inductor}; it has {', '.join(OPTIONS)}")
+
+
+def known_mode(mode: str | None) -> str | None:
+    """The mode of this backend for a mode of torch.compile.
+
+    Raises:
+        ValueError: there is no such mode.
+    """
+    if mode in _OTHER_MODES:
+        _warn_of_mode(mode)
+        return _OTHER_MODES[mode]
     if mode not in MODES:
         raise ValueError(f"backend 'reformer': mode must be one of {MODES}, got {mode!r}")
+    return mode
+
+
+@functools.cache
+def _warn_of_mode(mode: str) -> None:
+    instead = _OTHER_MODES[mode]
+    warnings.warn(f"backend 'reformer' chooses kernels without timing: mode {mode!r} is {instead!r} here", stacklevel=4)
 
 
 def check_memory_budget(budget: float) -> float:
@@ -130,7 +158,19 @@ def compile_in_place(model: nn.Module, mode: str | None, report: Callable) -> No
         return call(*args, **kwargs)
 
     forward.__code__ = forward.__code__.replace(co_name=f"{type(model).__name__}_{next(_numbers)}")
-    model._compiled_call_impl = torch.compile(forward, backend=backend)
+    compiled = torch.compile(forward, backend=backend)
+
+    def run(*args, **kwargs):
+        return (call if torch.jit.is_tracing() else compiled)(*args, **kwargs)  # Dynamo refuses torch.jit.trace
+
+    run.is_fused = True
+    model._compiled_call_impl = run
+
+
+def remove_compiled(module: nn.Module) -> None:
+    """Undo compile_in_place(). Other compilations of the module stay."""
+    if getattr(module._compiled_call_impl, "is_fused", False):
+        module._compiled_call_impl = None
 
 
 def compile_graphs(function: Callable, compiled: Callable) -> Callable:
@@ -167,6 +207,7 @@ def backend_of(compiled: Callable) -> Callable:
 def _reset() -> None:
     """Repeat warnings from now on, and drop CUDA graphs. torch._dynamo.reset() calls it."""
     reset()
+    _warn_of_mode.cache_clear()
     if trees := sys.modules.get("torch._inductor.cudagraph_trees"):
         trees.reset_cudagraph_trees()
 

@@ -12,6 +12,7 @@ import subprocess
 import sys
 import traceback
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -20,11 +21,13 @@ from torch.fx import GraphModule
 
 from .analysis import fake_gpu
 from .analysis.breaks import user_line
+from .analysis.page import page
 from .analysis.record import RecordedGraph, Stopped, record
 from .analysis.report import Report, joined, report_of, report_of_calls
 from .ir.device_model import GPUS
 from .ir.fake_tensors import Unsupported, fake_tensors
 from .lowering.split import Subgraph, is_whole, split
+from .lowering.unplanned import why_unplanned
 
 if TYPE_CHECKING:
     from .runtime.executable import Executable
@@ -78,9 +81,9 @@ def recorded(
 
     def reported(subgraph: Subgraph) -> Report:
         if not subgraph.is_planned:
-            return report_of_calls(subgraph.operators, gpu)
+            return report_of_calls(subgraph.operators, gpu, reason=why_unplanned)
         executable = plan(subgraph.module, gpu=gpu)
-        return report_of(executable.graph, executable.fusion, gpu, executable.planned)
+        return report_of(executable.graph, executable.fusion, gpu, executable.planned, explains=True)
 
     def compiled(module: GraphModule, passes: list[Report | Unsupported]) -> Callable:
         try:
@@ -148,13 +151,13 @@ class _MeasuredPlan:
 
         self._executable = executable
         self._subject = executable.graph, executable.fusion, gpu_of(executable.graph), executable.planned
-        self.report = report_of(*self._subject)
+        self.report = report_of(*self._subject, explains=True)
 
     def __call__(self, args: list) -> list:
         from .runtime.measure import measure
 
         times, results = measure(self._executable, args)
-        self.report = report_of(*self._subject, times)
+        self.report = report_of(*self._subject, times, explains=True)
         return results
 
 
@@ -163,7 +166,7 @@ class _MeasuredCalls:
 
     def __init__(self, subgraph: Subgraph):
         self._subgraph = subgraph
-        self.report = report_of_calls(subgraph.operators)
+        self.report = report_of_calls(subgraph.operators, reason=why_unplanned)
 
     def __call__(self, args: list) -> list:
         from .runtime.measure import measure_calls
@@ -235,6 +238,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--channels-last", action="store_true", help="convert images, volumes and their filters to channels_last"
     )
+    parser.add_argument("--html", metavar="FILE", type=Path, help="also write the plan as a page for a browser")
 
 
 def run(options: argparse.Namespace) -> int:
@@ -253,6 +257,9 @@ def run(options: argparse.Namespace) -> int:
         graphs, stopped = why.graphs, str(why)
     graphs = [graph for graph in graphs if any(not isinstance(one, Report) or one.lines for one in graph.passes)]
     _print(graphs)
+    if options.html and graphs:
+        device = "this machine" if options.measure else options.device
+        options.html.write_text(page(graphs, options.model, device), encoding="utf-8")
     if stopped or not graphs:
         raise ValueError(stopped or "there is no graph to plan: the model computes nothing from its inputs")
     return 0

@@ -55,6 +55,7 @@ class Step(NamedTuple):
     made: range
     into: tuple[int, ...] = ()
     call: AtenCall | None = None
+    title: str = ""  # of its range in PyTorch's profiler; the library has one for steps without
 
     def writes(self) -> tuple[int, ...]:
         return self.call.writes if self.call else self.into
@@ -78,6 +79,7 @@ class Step(NamedTuple):
 
 
 _KINDS = ("conv2d", "stitch", "conv2d_grads", "parts", "view", "aten")  # in the order of csrc/plan/plan.h
+_KERNELS = ("conv2d", "stitch", "conv2d_grads")  # PyTorch names its own operators
 _MOST = 1 << 12  # tensors per step, far more than any step makes
 
 
@@ -170,6 +172,12 @@ class Plan:
         call = AtenCall(operator, args, kwargs or {}, lengths, layouts)
         return self._add("aten", call.code(), call.inputs, call.result_count, call=call)
 
+    def name(self, first: int, title: str) -> None:
+        """Name the kernels among the steps from the first one on, for PyTorch's profiler."""
+        for place, step in enumerate(self.steps[first:], first):
+            if step.kind in _KERNELS:
+                self.steps[place] = step._replace(title=title)
+
     def give(self, *outputs: int) -> Plan:
         """Set the plan's outputs, after its last step."""
         self.outputs = outputs
@@ -204,7 +212,7 @@ class Plan:
         code = [self._inputs, len(self.outputs), *self.outputs]
         for step, frees in zip(self.steps, self.frees or self._last_uses(), strict=True):
             code += [_KINDS.index(step.kind)]
-            for numbers in (step.what, step.inputs, step.into, frees):
+            for numbers in (step.what, step.inputs, step.into, frees, step.title.encode()):
                 code += [len(numbers), *numbers]
         return native.intern_plan(code)
 
@@ -238,6 +246,7 @@ def _planned(
             plan.aten(between)
         what = step.call.code() if step.call else step.what
         plan._add(step.kind, what, step.inputs, len(step.made), step.into, step.call)
+        plan.name(len(plan.steps) - 1, step.title)
     if len(steps) in places:
         plan.aten(between)
     return plan.give(*outputs)

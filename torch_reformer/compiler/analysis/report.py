@@ -2,27 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
 
 import torch
 from torch.fx import Node
 
 from ...runtime.sizes import about_cost, estimate
+from ..fusion.apart import apart
 from ..fusion.greedy import Fusion
 from ..fusion.group import FusionGroup
 from ..fusion.ilp.planner import IlpSummary
 from ..fusion.schedule import schedule
+from ..fusion.titles import kind_and_operations, name, product_sizes, title
 from ..fusion.traffic import bytes_of, traffic
-from ..ir.device_model import OTHERS, flops, multiplied_type, predicted_us
+from ..ir.device_model import OTHERS, flops, multiplied_type, predicted_us, roof_us
 from ..ir.epilogue_cost import epilogue_us, slots_of
 from ..ir.fx_utils import bytes_of as node_bytes
 from ..ir.fx_utils import is_higher_order, is_operator
-from ..ir.graph import Call, Graph, Map, Operation, View
+from ..ir.graph import Graph, Operation
 from ..ir.product import Product
 from .kernel_kinds import kind_of
-
-_PRODUCTS = (torch.ops.aten.mm, torch.ops.aten.addmm)
 
 
 @dataclass(frozen=True)
@@ -38,6 +38,8 @@ class Line:
         flops: those of the anchor or the call.
         us: expected microseconds; None if no GPU is known.
         measured_us: microseconds on this machine; None if the plan was not measured.
+        roof_us: microseconds that its bytes or flops take by the GPU's data sheet; None if no GPU is known.
+        apart: which tensor it reads of another line, and why the two are not one kernel; None unless it was asked for.
     """
 
     kind: str
@@ -48,11 +50,16 @@ class Line:
     flops: int = 0
     us: float | None = None
     measured_us: float | None = None
+    roof_us: float | None = None
+    apart: str | None = None
+
+    @property
+    def title(self) -> str:
+        return title(self.kind, self.operations)
 
     def __str__(self) -> str:
-        shown = ", ".join(self.operations) if len(self.operations) < 9 else f"{len(self.operations)} operations"
         time = "".join("" if us is None else f"{us:8.1f}" for us in (self.us, self.measured_us))
-        return f"{time}{_megabytes(self.read)}{_megabytes(self.written)}  {self.kind}{shown and ': '}{shown}"
+        return f"{time}{_megabytes(self.read)}{_megabytes(self.written)}  {self.title}"
 
 
 @dataclass(frozen=True)
@@ -123,21 +130,11 @@ def _megabytes(count: int) -> str:
     return f"{count / 1e6:10.2f}"
 
 
-def _name(operation: Operation) -> str:
-    if isinstance(operation, Call):
-        return operation.operator.name()
-    return operation.name if isinstance(operation, Map) else operation.text().split("(")[0]
-
-
-def _product_sizes(operation: Operation) -> tuple[str, ...]:
-    """Sizes of a matrix product as a text "rows x depth x columns" without spaces; empty for other operations."""
-    if isinstance(operation, Product):
-        first, second = operation.matrices
-    elif isinstance(operation, Call) and operation.operator.overloadpacket in _PRODUCTS:
-        *_, first, second = (operand for operand in operation.args if isinstance(operand, View))
-    else:
-        return ()
-    return (f"{first.layout.sizes[0]}x{first.layout.sizes[1]}x{second.layout.sizes[1]}",)
+def _apart(fusion: Fusion, number: int, places: Mapping[int, int]) -> str | None:
+    found = apart(fusion, number)
+    if found is None or found.maker not in places:
+        return None
+    return f"reads {estimate(found.bytes) / 1e6:.2f} MB of {places[found.maker] + 1}: it {found.reason}"
 
 
 @about_cost()
@@ -147,6 +144,7 @@ def report_of(
     gpu: str | None = None,
     planned: IlpSummary | None = None,
     measured: Mapping[int, float] | None = None,
+    explains: bool = False,
 ) -> Report:
     """Report of a graph's fusion.
 
@@ -154,6 +152,7 @@ def report_of(
         gpu: the GPU whose times are predicted, a key of device_model.GPUS; None predicts none.
         planned: the outcome of the integer program.
         measured: microseconds of each fusion group and extern call, by their numbers.
+        explains: say of each line why it is apart from those whose results it reads.
     """
     order = schedule(fusion)
     bytes_moved = traffic(fusion)
@@ -174,46 +173,55 @@ def report_of(
         us = gpu and predicted_us(gpu, cost, read + written, multiplied, dtype)
         if us and isinstance(anchor, Product) and isinstance(group, FusionGroup):
             us = _us_with_program(gpu, anchor, group, read + written)
-        return Line(kind, cost, tuple(names), read, written, multiplied, us, measured_us)
+        roof = gpu and roof_us(gpu, cost, read + written, multiplied, dtype)
+        return Line(kind, cost, tuple(names), read, written, multiplied, us, measured_us, roof)
 
-    lines = []
+    lines, places = [], {}
     for number in order:
         read, written = bytes_moved[number]
         measured_us = (measured or {}).get(number)
         if (operation := fusion.extern_calls.get(number)) is not None:
-            lines.append(line(_name(operation), _product_sizes(operation), read, written, operation, measured_us))
+            kind, names = kind_and_operations(operation)
+            names = [*product_sizes(operation), *names]
+            places[number] = len(lines)
+            lines.append(line(kind, names, read, written, operation, measured_us))
             continue
         group = fusion.groups[number]
-        names = [f"[{_name(member)}]" for member in group.recomputed] + [_name(member) for member in group.members]
         if estimate(written):
-            kind = "conv" if group.anchor else "stitch"
-            if isinstance(group.anchor, Product):
-                is_call, sizes = group.anchor.is_call(group.operations), _product_sizes(group.anchor)
-                kind = ("aten::addmm" if group.operations else "aten::mm") if is_call else "product"
-                names = sizes if is_call else (*sizes, *names[1:])
+            kind, names = kind_and_operations(group)
+            names = [*product_sizes(group.anchor), *names] if group.anchor else names
+            places[number] = len(lines)
             lines.append(line(kind, names, read, written, group, measured_us))
+    if explains:
+        for number, place in places.items():
+            lines[place] = replace(lines[place], apart=_apart(fusion, number, places))
     unfused = [
-        line(_name(each), (), bytes_of(each.operands), sum(result.bytes for result in each.results), each, None)
+        line(name(each), (), bytes_of(each.operands), sum(result.bytes for result in each.results), each, None)
         for each in graph.operations
     ]
     return Report(tuple(lines), tuple(unfused), planned)
 
 
 def report_of_calls(
-    nodes: Iterable[Node], gpu: str | None = None, measured: Mapping[str, float] | None = None
+    nodes: Iterable[Node],
+    gpu: str | None = None,
+    measured: Mapping[str, float] | None = None,
+    reason: Callable[[Node], str | None] = lambda node: None,
 ) -> Report:
     """Report of operators that PyTorch runs outside of plans. Tensors whose sizes depend on values count no bytes.
 
     Args:
         gpu: as for report_of.
         measured: microseconds of nodes, by their names.
+        reason: says why no plan computes a node.
     """
 
     def line(node: Node) -> Line:
         read, written = sum(map(node_bytes, node.all_input_nodes)), node_bytes(node)
         us = gpu and predicted_us(gpu, OTHERS, read + written, 0)
         name = node.target.name() if is_operator(node) else node.target.__name__
-        return Line(name, OTHERS, (), read, written, 0, us, (measured or {}).get(node.name))
+        roof = gpu and roof_us(gpu, OTHERS, read + written, 0)
+        return Line(name, OTHERS, (), read, written, 0, us, (measured or {}).get(node.name), roof, reason(node))
 
     lines = tuple(line(node) for node in nodes if is_operator(node) or is_higher_order(node))
     return Report(lines, lines)

@@ -13,6 +13,7 @@ from ...runtime.sizes import Real
 from ..fusion.greedy import Fusion
 from ..fusion.group import FusionGroup
 from ..fusion.schedule import needed_in_memory, schedule
+from ..fusion.titles import kind_and_operations, title
 from ..ir.access import Access
 from ..ir.fake_tensors import real_tensors
 from ..ir.graph import Call, Casts, Conv, ConvGrads, Graph, Operation, Typed, Value, View, replaced
@@ -89,6 +90,7 @@ class _Emitter:
                     self._extern_call(call)
                 else:
                     self._group(group)
+            self.steps.name(first, title(*kind_and_operations(call or group)))
             steps[number] = range(first, len(self.steps.steps))
         self.steps.give(*(self._number(view) for view in self.graph.output_views()))
         return EmittedPlan(self.steps, self.types, [*self.tables.values], steps)

@@ -108,6 +108,12 @@ def predicted_us(gpu: str, kind: str, bytes: int, flops: int, dtype: torch.dtype
     return (_table().get(kind) or _table()[OTHERS]).us(GPUS[gpu], bytes, flops * slowness(GPUS[gpu], kind, dtype))
 
 
+def roof_us(gpu: str, kind: str, bytes: int, flops: int, dtype: torch.dtype = torch.bfloat16) -> float:
+    """Microseconds by the data sheet of the bytes or of the arithmetic, whichever takes longer. Arguments as for
+    predicted_us."""
+    return max(terms(GPUS[gpu], bytes, flops * slowness(GPUS[gpu], kind, dtype))[1:])
+
+
 def slowness(gpu: Gpu, kind: str, dtype: torch.dtype) -> float:
     """Time of arithmetic in this data type, relative to 16 bits, whose timings the table is fitted to. 1 for depthwise
     convolutions, which compute in fp32 for every data type."""
