@@ -14,6 +14,7 @@ from ..fusion.group import FusionGroup
 from ..fusion.ilp.planner import IlpSummary
 from ..fusion.schedule import schedule
 from ..fusion.traffic import bytes_of, traffic
+from ..ir.custom_ops import add_product, after
 from ..ir.device_model import OTHERS, flops, multiplied_type, predicted_us
 from ..ir.epilogue_cost import epilogue_us, slots_of
 from ..ir.fx_utils import bytes_of as node_bytes
@@ -22,7 +23,7 @@ from ..ir.graph import Call, Graph, Map, Operation, View
 from ..ir.product import Product
 from .kernel_kinds import kind_of
 
-_PRODUCTS = (torch.ops.aten.mm, torch.ops.aten.addmm)
+_PRODUCTS = (torch.ops.aten.mm, torch.ops.aten.addmm, add_product.overloadpacket)
 
 
 @dataclass(frozen=True)
@@ -181,6 +182,8 @@ def report_of(
         read, written = bytes_moved[number]
         measured_us = (measured or {}).get(number)
         if (operation := fusion.extern_calls.get(number)) is not None:
+            if isinstance(operation, Call) and operation.operator is after:
+                continue  # no step of the plan
             lines.append(line(_name(operation), _product_sizes(operation), read, written, operation, measured_us))
             continue
         group = fusion.groups[number]

@@ -14,6 +14,7 @@ from ..fusion.greedy import Fusion
 from ..fusion.group import FusionGroup
 from ..fusion.schedule import needed_in_memory, schedule
 from ..ir.access import Access
+from ..ir.custom_ops import add_product, after
 from ..ir.fake_tensors import real_tensors
 from ..ir.graph import Call, Casts, Conv, ConvGrads, Graph, Operation, Typed, Value, View, replaced
 from ..ir.iteration_space import IterationSpace
@@ -26,6 +27,7 @@ from .map_tables import MapTable, MapTables
 
 _conv2d = torch.ops.reformer._conv2d.default
 _mm, _addmm = torch.ops.aten.mm.default, torch.ops.aten.addmm.default
+_addmm_out, _wide_addmm_out = torch.ops.aten.addmm.out, torch.ops.aten.addmm.dtype_out
 _empty = torch.ops.aten.empty_strided.default
 _full = torch.ops.aten.full.default
 _zero = torch.ops.aten.zero_.default
@@ -116,6 +118,10 @@ class _Emitter:
             results = self.steps.conv2d_grads(operation.wanted, _geometry(operation), *numbers)
         elif isinstance(operation, Casts):
             results = self._casts(operation)
+        elif operation.operator is after:
+            results = [self._number(operation.operands[0])]
+        elif operation.operator is add_product:
+            results = self._add_product(*operation.operands)
         else:
             args, kwargs = (replaced(arguments, self._number) for arguments in (operation.args, operation.kwargs))
             layouts = [(result.layout.sizes, result.layout.strides) for result in self._checked(operation)]
@@ -124,6 +130,13 @@ class _Emitter:
                 results = self.steps.parts(*results, len(operation.results))
         for value, number in zip(operation.results, results, strict=True):
             self._bind(value, number, value.layout)
+
+    def _add_product(self, sum: View, one: View, other: View) -> range:
+        """Emit the sum of a tensor, which nothing reads afterwards, and a product, in place of the tensor."""
+        total, *factors = map(self._number, (sum, one, other))
+        if one.value.dtype == sum.value.dtype:
+            return self.steps.aten(_addmm_out, (total, *factors), {"out": total})
+        return self.steps.aten(_wide_addmm_out, (total, *factors, sum.value.dtype), {"out": total})
 
     def _checked(self, operation: Call) -> list[Value]:
         """Results whose sizes and strides the plan checks: those up to the last that is read.
