@@ -152,8 +152,10 @@ def flops_of_operator(operator) -> Callable | None:
 
 
 def multiplied_type(operation: Operation) -> torch.dtype:
-    """Data type of the factors of a convolution or product: that of the first floating-point operand."""
-    types = [view.value.dtype for view in operation.operands]
+    """Data type of the factors of a convolution or product: that of the first floating-point operand, but for a sum to
+    which a product is added."""
+    is_sum = isinstance(operation, Call) and operation.operator is add_product
+    types = [view.value.dtype for view in operation.operands[is_sum:]]
     return next((dtype for dtype in types if dtype.is_floating_point), torch.float32)
 
 
