@@ -108,11 +108,6 @@ def of_sequences(x, weight, bias, labels):
     return F.cross_entropy(s.flatten(0, 1), labels)
 
 
-def classes_inside(x, weight, bias, labels):
-    s = scores(x.view(12, -1, DEPTH), weight)
-    return F.cross_entropy(s.transpose(1, 2), labels.view(12, -1))
-
-
 def shifted_scores(x, weight, bias, labels):
     s = scores(x.view(12, -1, DEPTH), weight)[:, :-1].contiguous()
     return F.cross_entropy(s.view(-1, CLASSES), labels.view(12, -1)[:, 1:].reshape(-1))
@@ -149,7 +144,7 @@ def written(x, weight, bias, labels):
 
 
 LOSSES = [plain, with_bias, as_sum, each_row, smoothed, ignoring, ignoring_another, weighted, weighted_sum, with_z_loss]
-LOSSES += [capped, of_sequences, classes_inside, shifted_scores, shifted_labels, soft_labels, transposed_weight, tied]
+LOSSES += [capped, of_sequences, shifted_scores, shifted_labels, soft_labels, transposed_weight, tied]
 LOSSES += [written]
 
 

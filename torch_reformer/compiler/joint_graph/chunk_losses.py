@@ -21,7 +21,7 @@ from torch.utils.checkpoint import CheckpointPolicy
 
 from ...runtime.dtypes import NARROW
 from ..ir.custom_ops import DONATED, USER_CAST, add_product, after, scaled
-from ..ir.fx_utils import VIEWS, bytes_of, given_again
+from ..ir.fx_utils import CONSTANTS, VIEWS, bytes_of, given_again, is_operator
 from .chunk_count import chunk_bounds
 from .row_chunks import PRODUCTS, CannotChunk, Rows
 
@@ -131,7 +131,12 @@ class _Loss:
             return node.args[0] in self.followers and node.args[0] not in self.factors
         if not late:
             return True
-        if len(late) > 1 or late[0] not in self.factors or node.target not in _LINEAR:
+        if len(late) > 1 or late[0] not in self.factors:
+            return False
+        if node.target is aten.slice_scatter.default:
+            if node.args[1] is not late[0] or not _is_zero(node.args[0]):
+                return False
+        elif node.target not in _LINEAR:
             return False
         self.factors[node] = self.factors[late[0]]
         return True
@@ -148,10 +153,19 @@ class _Loss:
                 continue
             before.add(node)
             todo += node.all_input_nodes
-            schema = getattr(node.target, "_schema", None)
-            if schema is None or schema.is_mutable or torch.Tag.nondeterministic_seeded in node.target.tags:
+            if node.op != "get_attr" and not _may_move(node):
                 raise CannotChunk
         return sorted(before, key=self.place.__getitem__)
+
+
+def _may_move(node: Node) -> bool:
+    """True for an operator of PyTorch's that changes nothing in place and draws no random numbers."""
+    target = node.target
+    return is_operator(node) and not target._schema.is_mutable and torch.Tag.nondeterministic_seeded not in target.tags
+
+
+def _is_zero(node: Node) -> bool:
+    return node.target in CONSTANTS and CONSTANTS[node.target](*node.args) == 0
 
 
 class _Chunks:
@@ -179,7 +193,11 @@ class _Chunks:
     def _add(self, target: Callable, *args, **kwargs) -> Node:
         with self.graph.inserting_before(self.loss.product):
             node = self.graph.call_function(target, args, kwargs)
-        node.meta["val"] = given_again(node, {})
+        if node.all_input_nodes:
+            node.meta["val"] = given_again(node, {})
+        else:
+            with self.loss.product.meta["val"].fake_mode:
+                node.meta["val"] = target(*args, **kwargs)
         return node
 
     def _chunk(self, begin: int, end: int, count: int, before: list[Node]) -> list[Node]:

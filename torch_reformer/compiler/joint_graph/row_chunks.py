@@ -80,8 +80,12 @@ class Rows:
         target, args = node.target, node.args
         if target in PRODUCTS:
             return self._dim_of_product(node)
-        if is_element_wise(node) or target is aten.clone.default:
-            return self._dim_of_broadcast(node)
+        is_scatter = target is aten.slice_scatter.default
+        if is_element_wise(node) or target is aten.clone.default or is_scatter:
+            dim = self._dim_of_broadcast(node)
+            if is_scatter and (args[2] if len(args) > 2 else 0) % len(_shape(node)) == dim:
+                raise CannotChunk
+            return dim
         operand = args[0]
         if not isinstance(operand, Node) or operand not in self.dims:
             raise CannotChunk
