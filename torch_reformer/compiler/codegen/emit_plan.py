@@ -25,9 +25,9 @@ from ..ir.targets import Targets
 from .kernel_program import KernelProgram
 from .map_tables import MapTable, MapTables
 
+aten = torch.ops.aten
 _conv2d = torch.ops.reformer._conv2d.default
 _mm, _addmm = torch.ops.aten.mm.default, torch.ops.aten.addmm.default
-_addmm_out, _wide_addmm_out = torch.ops.aten.addmm.out, torch.ops.aten.addmm.dtype_out
 _empty = torch.ops.aten.empty_strided.default
 _full = torch.ops.aten.full.default
 _zero = torch.ops.aten.zero_.default
@@ -62,7 +62,7 @@ def emit_plan(graph: Graph, fusion: Fusion) -> EmittedPlan:
 
 class _Emitter:
     def __init__(self, graph: Graph, fusion: Fusion):
-        self.graph, self.fusion = graph, fusion
+        self.graph, self.fusion, self.readers = graph, fusion, graph.readers()
         self.tables = MapTables()
         for group in fusion.groups.values():
             for value, _, index_map in group.inputs:
@@ -118,10 +118,10 @@ class _Emitter:
             results = self.steps.conv2d_grads(operation.wanted, _geometry(operation), *numbers)
         elif isinstance(operation, Casts):
             results = self._casts(operation)
-        elif operation.operator is after:
+        elif _is_after(operation):
             results = [self._number(operation.operands[0])]
         elif operation.operator is add_product:
-            results = self._add_product(*operation.operands)
+            results = self._add_product(operation)
         else:
             args, kwargs = (replaced(arguments, self._number) for arguments in (operation.args, operation.kwargs))
             layouts = [(result.layout.sizes, result.layout.strides) for result in self._checked(operation)]
@@ -131,12 +131,16 @@ class _Emitter:
         for value, number in zip(operation.results, results, strict=True):
             self._bind(value, number, value.layout)
 
-    def _add_product(self, sum: View, one: View, other: View) -> range:
-        """Emit the sum of a tensor, which nothing reads afterwards, and a product, in place of the tensor."""
-        total, *factors = map(self._number, (sum, one, other))
-        if one.value.dtype == sum.value.dtype:
-            return self.steps.aten(_addmm_out, (total, *factors), {"out": total})
-        return self.steps.aten(_wide_addmm_out, (total, *factors, sum.value.dtype), {"out": total})
+    def _add_product(self, operation: Call) -> range:
+        """Emit the sum of a tensor and a product, in place of the tensor if nothing else reads it."""
+        sum, *factors = operation.operands
+        is_read = any(each not in (None, operation) and not _is_after(each) for each in self.readers[sum.value])
+        in_place = sum.value.maker is not None and not is_read and None not in self.readers[sum.value]
+        numbers, dtype = [self._number(view) for view in (sum, *factors)], sum.value.dtype
+        out = {"out": numbers[0]} if in_place else {}
+        if factors[0].value.dtype == dtype:
+            return self.steps.aten(aten.addmm.out if in_place else aten.addmm.default, numbers, out)
+        return self.steps.aten(aten.addmm.dtype_out if in_place else aten.addmm.dtype, (*numbers, dtype), out)
 
     def _checked(self, operation: Call) -> list[Value]:
         """Results whose sizes and strides the plan checks: those up to the last that is read.
@@ -266,6 +270,11 @@ def _is_computed_by_kernel(product: Product, kernel: KernelProgram) -> bool:
     with real_tensors():
         decision, _ = native.epilogue(native.problem_parse(key), "sm_90", kernel.program.code)
     return bool(decision.is_fused)
+
+
+def _is_after(operation: Operation) -> bool:
+    """True for a call that only puts off what reads its first operand: no step of the plan."""
+    return isinstance(operation, Call) and operation.operator is after
 
 
 def _geometry(operation: Conv | ConvGrads) -> int:

@@ -21,7 +21,7 @@ from torch.utils.checkpoint import CheckpointPolicy
 
 from ...runtime.dtypes import NARROW
 from ..ir.custom_ops import DONATED, USER_CAST, add_product, after, scaled
-from ..ir.fx_utils import CONSTANTS, VIEWS, bytes_of, given_again, is_operator
+from ..ir.fx_utils import CONSTANTS, VIEWS, bytes_of, given_again, is_operator, size_of
 from .chunk_count import chunk_bounds
 from .row_chunks import PRODUCTS, CannotChunk, Rows
 
@@ -74,6 +74,8 @@ class _Loss:
     """
 
     def __init__(self, joint: GraphModule, product: Node, gradient: Node):
+        if not size_of(product) or not product.args[-2].meta["val"].is_contiguous():
+            raise CannotChunk
         self.product, self.place = product, {node: place for place, node in enumerate(joint.graph.nodes)}
         self.rows = Rows(product)
         self.followers: dict[Node, None] = {product: None}
