@@ -346,9 +346,7 @@ def test_a_second_backward(chunks):
 @pytest.mark.parametrize("budget", [0, 0.5])
 def test_memory_budget(budget, chunks):
     given, labels = tensors()
-    found, expected = (
-        outcome(each, given, labels) for each in (compiled(with_bias, memory_budget=budget), with_bias)
-    )
+    found, expected = (outcome(each, given, labels) for each in (compiled(with_bias, memory_budget=budget), with_bias))
     torch.testing.assert_close(found, expected, rtol=1e-11, atol=1e-13)
     assert chunks and chunks[0] > 4  # as many as have LEAST_ROWS
 

@@ -121,7 +121,7 @@ class _Emitter:
         elif _is_after(operation):
             results = [self._number(operation.operands[0])]
         elif operation.operator is add_product:
-            results = self._add_product(operation)
+            results = [self._add_product(operation)]
         else:
             args, kwargs = (replaced(arguments, self._number) for arguments in (operation.args, operation.kwargs))
             layouts = [(result.layout.sizes, result.layout.strides) for result in self._checked(operation)]
@@ -131,16 +131,21 @@ class _Emitter:
         for value, number in zip(operation.results, results, strict=True):
             self._bind(value, number, value.layout)
 
-    def _add_product(self, operation: Call) -> range:
+    def _add_product(self, operation: Call) -> int:
         """Emit the sum of a tensor and a product, in place of the tensor if nothing else reads it."""
         sum, *factors = operation.operands
-        is_read = any(each not in (None, operation) and not _is_after(each) for each in self.readers[sum.value])
-        in_place = sum.value.maker is not None and not is_read and None not in self.readers[sum.value]
-        numbers, dtype = [self._number(view) for view in (sum, *factors)], sum.value.dtype
-        out = {"out": numbers[0]} if in_place else {}
+        readers = [each for each in self.readers[sum.value] if each is None or not _is_after(each)]
+        total = self._number(sum)
+        if sum.value.maker is None or readers != [operation]:
+            (total,) = self.steps.aten(aten.clone.default, (total,))
+        dtype = sum.value.dtype
         if factors[0].value.dtype == dtype:
-            return self.steps.aten(aten.addmm.out if in_place else aten.addmm.default, numbers, out)
-        return self.steps.aten(aten.addmm.dtype_out if in_place else aten.addmm.dtype, (*numbers, dtype), out)
+            self.steps.aten(aten.addmm.out, (total, *map(self._number, factors)), {"out": total})
+        else:  # torch 2.11's addmm takes no sum that is wider than the factors
+            batch, *matrices = (_as_batch(view) for view in (sum, *factors))
+            (out,) = self.steps.view(total, batch.layout.sizes, batch.layout.strides)
+            self.steps.aten(aten.baddbmm.dtype_out, (out, *map(self._number, matrices), dtype), {"out": out})
+        return total
 
     def _checked(self, operation: Call) -> list[Value]:
         """Results whose sizes and strides the plan checks: those up to the last that is read.
@@ -270,6 +275,12 @@ def _is_computed_by_kernel(product: Product, kernel: KernelProgram) -> bool:
     with real_tensors():
         decision, _ = native.epilogue(native.problem_parse(key), "sm_90", kernel.program.code)
     return bool(decision.is_fused)
+
+
+def _as_batch(matrix: View) -> View:
+    """A batch of one matrix."""
+    layout = matrix.layout
+    return View(matrix.value, Layout((1, *layout.sizes), (layout.numel, *layout.strides), layout.offset))
 
 
 def _is_after(operation: Operation) -> bool:

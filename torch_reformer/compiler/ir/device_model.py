@@ -26,7 +26,13 @@ _COUNTED_AS = {
         torch.ops.aten._scaled_dot_product_flash_attention_backward
     ),
 }
-_PRODUCTS = {add_product.overloadpacket, torch.ops.aten.mm, torch.ops.aten.addmm, torch.ops.aten.bmm, torch.ops.aten.baddbmm}
+_PRODUCTS = {
+    add_product.overloadpacket,
+    torch.ops.aten.mm,
+    torch.ops.aten.addmm,
+    torch.ops.aten.bmm,
+    torch.ops.aten.baddbmm,
+}
 _CPU = 50  # gigabytes per second that are assumed of a CPU
 
 

@@ -7,12 +7,11 @@ from __future__ import annotations
 import itertools
 import math
 
-from torch._functorch import config as functorch_config
 from torch.fx import GraphModule, Node
 
 from ..ir.device_model import flops_of_operator, predicted_us
 from ..ir.fx_utils import base_of, bytes_of, followers, size_of
-from .memory_budget import us_of_node
+from .memory_budget import current_budget, us_of_node
 from .row_chunks import PRODUCTS, Rows
 
 LEAST_ROWS = 2048  # of a chunk: products of fewer rows are slower
@@ -27,7 +26,7 @@ def chunk_bounds(joint: GraphModule, product: Node, rows: Rows) -> list[tuple[in
     """Where each chunk begins and ends, in groups of rows; one pair if chunks do not pay."""
     groups, count = math.gcd(*rows.sizes()), product.meta["val"].shape[0]
     chunks = min(_MOST, groups, count // LEAST_ROWS)
-    if functorch_config.activation_memory_budget == 1:
+    if current_budget() == 1:
         chunks = min(chunks, _most_in_time(joint, product, rows))
         if 2 * bytes_of(product) * (chunks - 1) < _LEAST_SAVED * chunks * _bytes_of_step(joint, product):
             chunks = 1

@@ -35,6 +35,11 @@ class _Estimator(getattr(partitioners, "CustomRuntimeEstimator", object)):
         return "reformer"
 
 
+def current_budget() -> float:
+    """The share of what forwards would otherwise save that they may save."""
+    return functorch_config.activation_memory_budget
+
+
 def us_of_node(node: Node, gpu: str) -> float:
     """Expected microseconds of a node's operator."""
 
@@ -49,7 +54,7 @@ def us_of_node(node: Node, gpu: str) -> float:
 
 def partition_within_budget(joint: GraphModule, inputs, **options) -> tuple[GraphModule, GraphModule]:
     """PyTorch's partition, repeated with smaller budgets while it saves more than the budget allows."""
-    budget = functorch_config.activation_memory_budget
+    budget = current_budget()
     if budget == 1:
         return _min_cut(joint, inputs, **options)
     if budget == 0:

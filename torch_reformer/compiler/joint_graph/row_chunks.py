@@ -183,17 +183,17 @@ class Rows:
                     needs[operand] = own
             return needs
         if target in _SAME:
-            return {args[0]: dim}
-        if target in _RESHAPES and dim == 0 and len(_shape(args[0])):
-            return {args[0]: 0}
+            return {operands[0]: dim}
+        if target in _RESHAPES and dim == 0 and len(_shape(operands[0])):
+            return {operands[0]: 0}
         if target is aten.permute.default:
-            return {args[0]: args[1][dim] % len(shape)}
+            return {operands[0]: args[1][dim] % len(shape)}
         if target is aten.unsqueeze.default and (place := args[1] % len(shape)) != dim:
-            return {args[0]: dim - (place < dim)}
+            return {operands[0]: dim - (place < dim)}
         if target in SUMS or target in _EXTREMES:
             over = _reduced(node)
-            left = [each for each in range(len(_shape(args[0]))) if each not in over or len(args) > 2 and args[2]]
-            return {args[0]: left[dim]} if left[dim] not in over else None
+            left = [each for each in range(len(_shape(operands[0]))) if each not in over or len(args) > 2 and args[2]]
+            return {operands[0]: left[dim]} if left[dim] not in over else None
         return None
 
     def sizes(self) -> list[int]:
