@@ -12,9 +12,9 @@ from ...runtime.sizes import about_cost, estimate
 from ..fusion.greedy import Fusion
 from ..fusion.group import FusionGroup
 from ..fusion.ilp.planner import IlpSummary
-from ..fusion.schedule import schedule
+from ..fusion.schedule import is_after, schedule
 from ..fusion.traffic import bytes_of, traffic
-from ..ir.custom_ops import add_product, after
+from ..ir.custom_ops import add_product
 from ..ir.device_model import OTHERS, flops, multiplied_type, predicted_us
 from ..ir.epilogue_cost import epilogue_us, slots_of
 from ..ir.fx_utils import bytes_of as node_bytes
@@ -182,8 +182,8 @@ def report_of(
         read, written = bytes_moved[number]
         measured_us = (measured or {}).get(number)
         if (operation := fusion.extern_calls.get(number)) is not None:
-            if isinstance(operation, Call) and operation.operator is after:
-                continue  # no step of the plan
+            if is_after(operation):
+                continue
             lines.append(line(_name(operation), _product_sizes(operation), read, written, operation, measured_us))
             continue
         group = fusion.groups[number]
@@ -198,6 +198,7 @@ def report_of(
     unfused = [
         line(_name(each), (), bytes_of(each.operands), sum(result.bytes for result in each.results), each, None)
         for each in graph.operations
+        if not is_after(each)
     ]
     return Report(tuple(lines), tuple(unfused), planned)
 

@@ -12,9 +12,9 @@ from ...runtime import plan as plans
 from ...runtime.sizes import Real
 from ..fusion.greedy import Fusion
 from ..fusion.group import FusionGroup
-from ..fusion.schedule import needed_in_memory, schedule
+from ..fusion.schedule import is_after, needed_in_memory, schedule
 from ..ir.access import Access
-from ..ir.custom_ops import add_product, after
+from ..ir.custom_ops import add_product
 from ..ir.fake_tensors import real_tensors
 from ..ir.graph import Call, Casts, Conv, ConvGrads, Graph, Operation, Typed, Value, View, replaced
 from ..ir.iteration_space import IterationSpace
@@ -118,7 +118,7 @@ class _Emitter:
             results = self.steps.conv2d_grads(operation.wanted, _geometry(operation), *numbers)
         elif isinstance(operation, Casts):
             results = self._casts(operation)
-        elif _is_after(operation):
+        elif is_after(operation):
             results = [self._number(operation.operands[0])]
         elif operation.operator is add_product:
             results = [self._add_product(operation)]
@@ -134,7 +134,7 @@ class _Emitter:
     def _add_product(self, operation: Call) -> int:
         """Emit the sum of a tensor and a product, in place of the tensor if nothing else reads it."""
         sum, *factors = operation.operands
-        readers = [each for each in self.readers[sum.value] if each is None or not _is_after(each)]
+        readers = [each for each in self.readers[sum.value] if each is None or not is_after(each)]
         total = self._number(sum)
         if sum.value.maker is None or readers != [operation]:
             (total,) = self.steps.aten(aten.clone.default, (total,))
@@ -281,11 +281,6 @@ def _as_batch(matrix: View) -> View:
     """A batch of one matrix."""
     layout = matrix.layout
     return View(matrix.value, Layout((1, *layout.sizes), (layout.numel, *layout.strides), layout.offset))
-
-
-def _is_after(operation: Operation) -> bool:
-    """True for a call that only puts off what reads its first operand: no step of the plan."""
-    return isinstance(operation, Call) and operation.operator is after
 
 
 def _geometry(operation: Conv | ConvGrads) -> int:

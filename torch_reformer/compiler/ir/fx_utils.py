@@ -32,6 +32,11 @@ def is_operator(node: Node) -> bool:
     return isinstance(node.target, OpOverload)
 
 
+def is_random(node: Node) -> bool:
+    """True for an operator that draws random numbers."""
+    return torch.Tag.nondeterministic_seeded in getattr(node.target, "tags", ())
+
+
 def is_higher_order(node: Node) -> bool:
     """True for an operator that takes graphs or other operators as arguments."""
     return isinstance(node.target, HigherOrderOperator)

@@ -21,7 +21,7 @@ from torch.utils.checkpoint import CheckpointPolicy
 
 from ...runtime.dtypes import NARROW
 from ..ir.custom_ops import DONATED, USER_CAST, add_product, after, scaled
-from ..ir.fx_utils import CONSTANTS, VIEWS, bytes_of, given_again, is_operator, size_of
+from ..ir.fx_utils import CONSTANTS, VIEWS, given_again, is_operator, is_random, size_of
 from .chunk_count import chunk_bounds
 from .row_chunks import PRODUCTS, CannotChunk, Rows
 
@@ -34,7 +34,7 @@ _LINEAR = VIEWS | {aten._unsafe_view.default, aten.mm.default, aten.sum.dim_IntL
 def chunk_losses(joint: GraphModule) -> None:
     """Chunk the rows of products whose results only losses use, where that saves memory and costs little time."""
     for gradient in joint.graph.find_nodes(op="call_function", target=scaled):
-        products = _products_before(gradient)
+        products = _products_before(gradient) if gradient.users else []
         if len(products) != 1:
             continue
         try:
@@ -47,7 +47,7 @@ def chunk_losses(joint: GraphModule) -> None:
 
 
 def _products_before(gradient: Node) -> list[Node]:
-    """Matrix products from which a gradient of scores follows without another product, and which are as large."""
+    """Matrix products of about a gradient's size from which it follows without another such product."""
     seen, todo, products = {gradient}, [gradient.args[0]], []
     while todo:
         node = todo.pop()
@@ -56,7 +56,7 @@ def _products_before(gradient: Node) -> list[Node]:
         seen.add(node)
         if node.target not in PRODUCTS:
             todo += node.all_input_nodes
-        elif bytes_of(node) >= bytes_of(gradient) and not node.kwargs:
+        elif 2 * size_of(node) >= size_of(gradient) and not node.kwargs:
             products.append(node)
     return products
 
@@ -155,15 +155,16 @@ class _Loss:
                 continue
             before.add(node)
             todo += node.all_input_nodes
-            if node.op != "get_attr" and not _may_move(node):
+            if not _may_move(node):
                 raise CannotChunk
         return sorted(before, key=self.place.__getitem__)
 
 
 def _may_move(node: Node) -> bool:
-    """True for an operator of PyTorch's that changes nothing in place and draws no random numbers."""
-    target = node.target
-    return is_operator(node) and not target._schema.is_mutable and torch.Tag.nondeterministic_seeded not in target.tags
+    """True for a constant, or an operator of PyTorch's that changes nothing in place and draws no random numbers."""
+    if node.op == "get_attr":
+        return True
+    return is_operator(node) and not node.target._schema.is_mutable and not is_random(node)
 
 
 def _is_zero(node: Node) -> bool:

@@ -7,12 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Any, cast
 
 import torch
 from torch import Tensor
 from torch.fx import Node
 
-from ..ir.fx_utils import SUMS, constant_pad, is_element_wise, size_of
+from ..ir.fx_utils import SUMS, constant_pad, is_element_wise, is_operator, is_random, size_of
 
 aten = torch.ops.aten
 
@@ -78,6 +79,8 @@ class Rows:
     def _dim_of(self, node: Node):
         """The dimension of the node's rows, or _SUMMED."""
         target, args = node.target, node.args
+        if is_random(node):
+            raise CannotChunk
         if target in PRODUCTS:
             return self._dim_of_product(node)
         is_scatter = target is aten.slice_scatter.default
@@ -167,12 +170,12 @@ class Rows:
 
     def _operands_of(self, node: Node, dim: int) -> dict[Node, int] | None:
         """Operands of a wide node of which rows are needed, with the dimensions; None if the node is to be sliced."""
-        if node.op != "call_function" or "recompute" in node.meta:
+        if not is_operator(node) or is_random(node) or "recompute" in node.meta:
             return None
         operands, shape = node.all_input_nodes, _shape(node)
         if not (self.is_wide(node) or any(map(self.is_wide, operands))):
             return None
-        target, args = node.target, node.args
+        target, args = node.target, cast(Any, node.args)
         if target is aten.full.default:
             return {}
         if is_element_wise(node) or target is aten.expand.default:
