@@ -3,11 +3,11 @@
 import pytest
 import torch
 import torch.nn.functional as F
+from compiled_steps import executables
 from marks import needs_aten
 from plan_memory import peak_bytes
 from torch import nn
 
-from torch_reformer.compiler import backend, pipeline
 from torch_reformer.compiler.joint_graph import chunk_count, chunk_losses
 
 pytestmark = needs_aten
@@ -351,38 +351,28 @@ def test_memory_budget(budget, chunks):
     assert chunks and chunks[0] > 4  # as many as have LEAST_ROWS
 
 
-def executables(loss, given, labels):
-    """Plans of the forward and the backward."""
-    plans = []
-
-    def compiled_graph(module, _):
-        plans.append(pipeline.plan(module))
-        module.recompile()
-        return module.forward
-
-    leaves = [each.detach().requires_grad_() for each in given]
-    backend.compile_graphs(loss, compiled_graph)(*leaves, labels).backward()
-    return plans
+def plans(loss, monkeypatch, dtype=torch.float64, rows=ROWS):
+    """Plans of the forward and the backward, whose graphs are verified after each pass."""
+    given, labels = tensors(dtype, rows)
+    return executables(loss, *(each.requires_grad_() for each in given), labels, monkeypatch=monkeypatch)
 
 
 def test_memory(chunks, monkeypatch):
     """Neither pass has the scores of more rows than a chunk's, and the gradient is written over them."""
-    given, labels = tensors(torch.float32, rows=4096)
     of_scores, of_weight = 4 * 4096 * CLASSES, 4 * CLASSES * DEPTH
-    forward, backward = executables(plain, given, labels)
+    forward, backward = plans(plain, monkeypatch, torch.float32, 4096)
     assert chunks == [4]
     of_input, of_rows = 4 * 4096 * DEPTH, 8 * 4096
     assert peak_bytes(forward) <= of_scores / 4 + 2 * of_input + 4 * of_rows + 2 * of_weight
     assert peak_bytes(backward) <= 4 * of_weight
     assert sum("aten::addmm.out" in str(step) for step in forward.plan.steps) == 3  # in place
     monkeypatch.setattr(chunk_count, "_most_in_time", lambda *_: 1)
-    assert peak_bytes(executables(plain, given, labels)[0]) >= of_scores
+    assert peak_bytes(plans(plain, monkeypatch, torch.float32, 4096)[0]) >= of_scores
 
 
-def test_each_chunk_waits_for_the_one_before(chunks):
+def test_each_chunk_waits_for_the_one_before(chunks, monkeypatch):
     """The products' order: scores, then the gradients of the input and the weight, of one chunk after the other."""
-    given, labels = tensors()
-    forward, _ = executables(plain, given, labels)
+    forward, _ = plans(plain, monkeypatch)
     products = [step.call.name for step in forward.plan.steps if step.call and "mm" in step.call.name]
     first, last = ["aten::mm"] * 3, ["aten::mm", "aten::mm", "aten::addmm.out"]
     of_chunks = [sorted(products[place : place + 3], reverse=True) for place in range(0, 12, 3)]
