@@ -140,9 +140,27 @@ def written(x, weight, bias, labels):
     return F.cross_entropy(s, labels)
 
 
+def two_heads(x, weight, bias, labels):
+    other = F.cross_entropy(scores(x.sin(), weight.cos(), bias), labels.roll(1))
+    return F.cross_entropy(scores(x, weight), labels) + 0.5 * other
+
+
+def with_means(x, weight, bias, labels):
+    s = scores(x, weight, bias)
+    return F.cross_entropy(s, labels) + 0.1 * s.square().mean() + 0.01 * s.mean()
+
+
+def several_labels(x, weight, bias, labels):
+    return F.binary_cross_entropy_with_logits(scores(x, weight, bias), F.one_hot(labels, CLASSES).to(x.dtype))
+
+
+def with_temperature(x, weight, bias, labels):
+    return F.cross_entropy(scores(F.normalize(x), F.normalize(weight)) * bias[0].exp(), labels)
+
+
 LOSSES = [plain, with_bias, as_sum, each_row, smoothed, ignoring, ignoring_another, weighted, weighted_sum, with_z_loss]
 LOSSES += [capped, of_sequences, shifted_scores, shifted_labels, soft_labels, transposed_weight, tied]
-LOSSES += [written]
+LOSSES += [written, two_heads, with_means, several_labels, with_temperature]
 
 
 @pytest.mark.parametrize("factor", [1.0, 0.7])
@@ -250,6 +268,24 @@ def test_scores_used_otherwise(loss, chunks):
 
     leaves = [each.requires_grad_() for each in given]
     torch.testing.assert_close(total(compiled(loss)), total(loss), rtol=1e-10, atol=1e-12)
+    assert not chunks
+
+
+def test_two_losses_of_the_same_scores(chunks):
+    """Each has a gradient of its own, so the gradient of the scores is linear in neither alone."""
+
+    def both(x, weight, bias, labels):
+        s = scores(x, weight, bias)
+        return F.cross_entropy(s, labels), s.logsumexp(-1).square().mean()
+
+    given, labels = tensors()
+    leaves = [each.requires_grad_() for each in given]
+
+    def results(function):
+        one, other = function(*leaves, labels)
+        return torch.autograd.grad(2 * one - 3 * other, leaves)
+
+    torch.testing.assert_close(results(compiled(both)), results(both), rtol=1e-11, atol=1e-12)
     assert not chunks
 
 
