@@ -1,8 +1,8 @@
 """Training tasks by name, all with random weights: torchvision's models (``resnet50``, for segmentation
 ``segmentation/fcn_resnet50``), timm's (``timm/swin_tiny_patch4_window7_224``), transformers of texts (``bert_base``,
-``bert_large``, ``bert_two_layers``, ``gpt2``, ``transformer``, on movie reviews ``bert_base_imdb``, and those in
-_TRANSFORMERS), models of diffusion_models.py (``dit``, ``unet``), and further models that papers on fusion measure
-(``xml_cnn``, ``gcn``, ``dien``)."""
+``bert_large``, ``bert_two_layers``, ``gpt2``, with a large vocabulary ``gpt2_128256``, ``transformer``, on movie
+reviews ``bert_base_imdb``, and those in _TRANSFORMERS), models of diffusion_models.py (``dit``, ``unet``), and further
+models that papers on fusion measure (``xml_cnn``, ``gcn``, ``dien``)."""
 
 from __future__ import annotations
 
@@ -135,7 +135,10 @@ def bert(name: str, count: int, length: int, device: torch.device) -> Task:
 def gpt2(name: str, count: int, length: int, device: torch.device) -> Task:
     from transformers import GPT2Config, GPT2LMHeadModel
 
-    model = GPT2LMHeadModel(GPT2Config(use_cache=False)).to(device)
+    sizes = {"gpt2_128256": {"vocab_size": 128256}}
+    model = GPT2LMHeadModel(GPT2Config(use_cache=False, **sizes.get(name, {}))).to(device)
+    if name in sizes:
+        model.loss_type = "ForCausalLM"  # a warning would break the graph between the scores and their loss
     return Task(
         model,
         lambda: (texts(count, length, device),),
@@ -361,7 +364,13 @@ def diffusion(model: nn.Module, channels: int, count: int, size: int, device: to
 
 
 _BERTS = dict.fromkeys(("bert_base", "bert_base_imdb", "bert_large", "bert_two_layers"), bert)
-_OF_TEXTS = {**_BERTS, "gpt2": gpt2, "transformer": transformer, **dict.fromkeys(_TRANSFORMERS, of_transformers)}
+_OF_TEXTS = {
+    **_BERTS,
+    "gpt2": gpt2,
+    "gpt2_128256": gpt2,
+    "transformer": transformer,
+    **dict.fromkeys(_TRANSFORMERS, of_transformers),
+}
 _OTHERS = {"xml_cnn": xml_cnn, "gcn": gcn, "dien": dien}
 
 

@@ -82,10 +82,10 @@ class KeptTokens(nn.Module):
 class Vocabulary(nn.Module):
     """Word scores with a vocabulary size that 16-bit matrix products have to pad."""
 
-    def __init__(self):
+    def __init__(self, words=1030):
         super().__init__()
-        self.words, self.first, self.second = nn.Embedding(1030, 64), nn.Linear(64, 64), nn.Linear(64, 64)
-        self.scores = nn.Linear(64, 1030)
+        self.words, self.first, self.second = nn.Embedding(words, 64), nn.Linear(64, 64), nn.Linear(64, 64)
+        self.scores = nn.Linear(64, words)
 
     def forward(self, words, classes):
         scores = self.scores(self.second(nn.functional.gelu(self.first(self.words(words)))))
@@ -191,6 +191,7 @@ if __name__ == "__main__":
     models["kept tokens"] = KeptTokens(), [torch.randn(128, 100, 64), torch.zeros(128, 25, dtype=torch.int64)]
     models["vocabulary"] = Vocabulary(), [torch.zeros(8, 128, dtype=torch.int64)] * 2
     indices = torch.zeros(2401, dtype=torch.int64), torch.zeros(49, 49, dtype=torch.int64)
+    models["large vocabulary"] = Vocabulary(20011), [torch.zeros(8, 1024, dtype=torch.int64)] * 2
     models["positions"] = Positions(), [torch.randn(64, 12, 49, 49), *indices]
     edges = [torch.zeros(1 << 14, dtype=torch.int64)] * 2
     models["messages"] = Messages(), [torch.randn(3000, 64), *edges, torch.zeros(1 << 14)]

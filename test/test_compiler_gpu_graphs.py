@@ -30,7 +30,10 @@ def kinds() -> dict:
     return json.loads(subprocess.run(command, env=fake_gpu.environment(), check=True, capture_output=True).stdout)
 
 
-@pytest.mark.parametrize("name", [*NAMES, "flash attention", "vocabulary", "messages", "perceptron"])
+OWN = ["flash attention", "vocabulary", "large vocabulary", "messages", "perceptron"]
+
+
+@pytest.mark.parametrize("name", [*NAMES, *OWN])
 def test_each_training_step_has_plans(name):
     """No operator of them is without a step."""
     forward, backward = kinds()[name]
@@ -51,6 +54,15 @@ def test_biases_of_products():
     forward, _ = kinds()["perceptron"]
     assert forward["aten::mm"] == 1 and forward["aten::addmm"] == 1  # nothing but a sum is made of the second
     assert kinds()["flash attention"][0]["aten::addmm"] == 1
+
+
+def test_losses_in_chunks():
+    """Of four chunks, the forward has the products with padded rows, whose sums are added up in fp32. The backward has
+    no product of scores."""
+    forward, backward = kinds()["large vocabulary"]
+    assert forward["aten::mm.dtype: 20032x2048x64"] == 1 and forward["reformer::_add_product"] == 3
+    assert forward["aten::mm: 2048x20032x64"] == 4
+    assert not any("200" in kind for kind in backward)
 
 
 def test_messages():

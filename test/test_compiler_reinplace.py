@@ -55,6 +55,14 @@ def test_what_follows_a_product(monkeypatch):
     assert forward == 0
 
 
+def test_a_product_that_is_read_by_other_dimensions(monkeypatch):
+    def function(x, weight):
+        return F.linear(x.view(4, 16, 32), weight).relu()
+
+    forward, _ = step_of(function, *matrices((64, 32), (128, 32)), monkeypatch=monkeypatch)
+    assert forward == 1
+
+
 @torch.no_grad()
 def test_rows_with_zeros_behind_them():
     """Padded rows written over another kernel's result, which the plan views in other sizes."""

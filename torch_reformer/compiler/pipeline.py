@@ -44,6 +44,7 @@ from .ir.fake_tensors import Unsupported
 from .ir.fx_utils import is_static
 from .ir.graph import Graph
 from .ir.stages import attempted, optional, raises, required, show
+from .joint_graph.chunk_losses import chunk_losses
 from .joint_graph.copy_sources import copy_sources
 from .joint_graph.flatten_in_memory_order import flatten_in_memory_order
 from .joint_graph.float_counts import count_in_floats
@@ -110,6 +111,7 @@ def _partition(joint: GraphModule, inputs, **options) -> tuple[GraphModule, Grap
         optional(hoist_loss_gradients, joint)
     if has_static_sizes:
         optional(pad_mm, joint)
+        optional(chunk_losses, joint)
     required(save_reads_of_mutated_inputs, joint)
     required(save_random, joint)
     required(save_compared_extremes, joint)

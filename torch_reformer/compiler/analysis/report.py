@@ -13,7 +13,7 @@ from ..fusion.apart import apart
 from ..fusion.greedy import Fusion
 from ..fusion.group import FusionGroup
 from ..fusion.ilp.planner import IlpSummary
-from ..fusion.schedule import schedule
+from ..fusion.schedule import is_after, schedule
 from ..fusion.titles import kind_and_operations, name, product_sizes, title
 from ..fusion.traffic import bytes_of, traffic
 from ..ir.device_model import OTHERS, flops, multiplied_type, predicted_us, roof_us
@@ -181,6 +181,8 @@ def report_of(
         read, written = bytes_moved[number]
         measured_us = (measured or {}).get(number)
         if (operation := fusion.extern_calls.get(number)) is not None:
+            if is_after(operation):
+                continue
             kind, names = kind_and_operations(operation)
             names = [*product_sizes(operation), *names]
             places[number] = len(lines)
@@ -198,6 +200,7 @@ def report_of(
     unfused = [
         line(name(each), (), bytes_of(each.operands), sum(result.bytes for result in each.results), each, None)
         for each in graph.operations
+        if not is_after(each)
     ]
     return Report(tuple(lines), tuple(unfused), planned)
 

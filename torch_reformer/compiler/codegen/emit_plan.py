@@ -12,9 +12,10 @@ from ...runtime import plan as plans
 from ...runtime.sizes import Real
 from ..fusion.greedy import Fusion
 from ..fusion.group import FusionGroup
-from ..fusion.schedule import needed_in_memory, schedule
+from ..fusion.schedule import is_after, needed_in_memory, schedule
 from ..fusion.titles import kind_and_operations, title
 from ..ir.access import Access
+from ..ir.custom_ops import add_product
 from ..ir.fake_tensors import real_tensors
 from ..ir.graph import Call, Casts, Conv, ConvGrads, Graph, Operation, Typed, Value, View, replaced
 from ..ir.iteration_space import IterationSpace
@@ -25,6 +26,7 @@ from ..ir.targets import Targets
 from .kernel_program import KernelProgram
 from .map_tables import MapTable, MapTables
 
+aten = torch.ops.aten
 _conv2d = torch.ops.reformer._conv2d.default
 _mm, _addmm = torch.ops.aten.mm.default, torch.ops.aten.addmm.default
 _empty = torch.ops.aten.empty_strided.default
@@ -61,7 +63,7 @@ def emit_plan(graph: Graph, fusion: Fusion) -> EmittedPlan:
 
 class _Emitter:
     def __init__(self, graph: Graph, fusion: Fusion):
-        self.graph, self.fusion = graph, fusion
+        self.graph, self.fusion, self.readers = graph, fusion, graph.readers()
         self.tables = MapTables()
         for group in fusion.groups.values():
             for value, _, index_map in group.inputs:
@@ -118,6 +120,10 @@ class _Emitter:
             results = self.steps.conv2d_grads(operation.wanted, _geometry(operation), *numbers)
         elif isinstance(operation, Casts):
             results = self._casts(operation)
+        elif is_after(operation):
+            results = [self._number(operation.operands[0])]
+        elif operation.operator is add_product:
+            results = [self._add_product(operation)]
         else:
             args, kwargs = (replaced(arguments, self._number) for arguments in (operation.args, operation.kwargs))
             layouts = [(result.layout.sizes, result.layout.strides) for result in self._checked(operation)]
@@ -126,6 +132,22 @@ class _Emitter:
                 results = self.steps.parts(*results, len(operation.results))
         for value, number in zip(operation.results, results, strict=True):
             self._bind(value, number, value.layout)
+
+    def _add_product(self, operation: Call) -> int:
+        """Emit the sum of a tensor and a product, in place of the tensor if nothing else reads it."""
+        sum, *factors = operation.operands
+        readers = [each for each in self.readers[sum.value] if each is None or not is_after(each)]
+        total = self._number(sum)
+        if sum.value.maker is None or readers != [operation]:
+            (total,) = self.steps.aten(aten.clone.default, (total,))
+        dtype = sum.value.dtype
+        if factors[0].value.dtype == dtype:
+            self.steps.aten(aten.addmm.out, (total, *map(self._number, factors)), {"out": total})
+        else:  # torch 2.11's addmm takes no sum that is wider than the factors
+            batch, *matrices = (_as_batch(view) for view in (sum, *factors))
+            (out,) = self.steps.view(total, batch.layout.sizes, batch.layout.strides)
+            self.steps.aten(aten.baddbmm.dtype_out, (out, *map(self._number, matrices), dtype), {"out": out})
+        return total
 
     def _checked(self, operation: Call) -> list[Value]:
         """Results whose sizes and strides the plan checks: those up to the last that is read.
@@ -255,6 +277,12 @@ def _is_computed_by_kernel(product: Product, kernel: KernelProgram) -> bool:
     with real_tensors():
         decision, _ = native.epilogue(native.problem_parse(key), "sm_90", kernel.program.code)
     return bool(decision.is_fused)
+
+
+def _as_batch(matrix: View) -> View:
+    """A batch of one matrix."""
+    layout = matrix.layout
+    return View(matrix.value, Layout((1, *layout.sizes), (layout.numel, *layout.strides), layout.offset))
 
 
 def _geometry(operation: Conv | ConvGrads) -> int:

@@ -34,8 +34,8 @@ def _(wrong: Tensor, target: Tensor, classes: int, ignore_index: int) -> Tensor:
     return wrong.new_empty((), dtype=torch.bool)
 
 
-def _supports(scores: Tensor, weight: Tensor | None) -> bool:
-    return weight is None and scores.dim() >= 2 and scores.shape[1] < _MOST_CLASSES
+def _supports(scores: Tensor) -> bool:
+    return scores.dim() >= 2 and scores.shape[1] < _MOST_CLASSES
 
 
 def _classes(scores: Tensor, target: Tensor, ignore_index: int) -> Tensor:
@@ -51,10 +51,16 @@ def _is_class(scores: Tensor, classes: Tensor) -> Tensor:
     return numbers.view(-1, *[1] * (scores.dim() - 2)) == classes
 
 
+def _weights(weight: Tensor, classes: Tensor, target: Tensor) -> Tensor:
+    """The weight of each row's or pixel's class, ``[N, 1, ...]``; 0 for ignored ones, and where there is no class."""
+    is_class = (classes >= 0) & (classes < weight.shape[0])
+    return torch.where(is_class, weight[torch.where(is_class, target.unsqueeze(1), 0)], 0.0)
+
+
 def _nll_loss_forward(
     scores: Tensor, target: Tensor, weight: Tensor | None, reduction: int, ignore_index: int
 ) -> tuple[Tensor, Tensor]:
-    if not _supports(scores, weight):
+    if not _supports(scores):
         return NotImplemented
     classes = _classes(scores, target, ignore_index)
     wrong = torch.where(classes < _IGNORED, 1.0, (classes >= scores.shape[1]).to(classes.dtype)).sum()
@@ -63,7 +69,12 @@ def _nll_loss_forward(
     losses = torch.where(_is_class(scores, classes), -scores, 0.0)
     if scores.dim() == 2 or not reduction:  # classes of pixels may be far apart in memory
         losses = losses.sum(1)
-    count = (classes >= 0).to(scores.dtype).sum()
+    if weight is None:
+        count = (classes >= 0).to(scores.dtype).sum()
+    else:
+        weights = _weights(weight, classes, target)
+        count = weights.sum()
+        losses = losses * (weights if losses.dim() == scores.dim() else weights.squeeze(1))
     if reduction == _MEAN:
         return losses.sum() / count, count
     return (losses.sum(), count) if reduction else (losses, scores.new_zeros(()))
@@ -78,10 +89,13 @@ def _nll_loss_backward(
     ignore_index: int,
     total_weight: Tensor,
 ) -> Tensor:
-    if not _supports(scores, weight):
+    if not _supports(scores):
         return NotImplemented
     grad = grad / total_weight if reduction == _MEAN else grad if reduction else grad.unsqueeze(1)
-    return torch.where(_is_class(scores, _classes(scores, target, ignore_index)), -grad, 0.0)
+    classes = _classes(scores, target, ignore_index)
+    if weight is not None:
+        grad = grad * _weights(weight, classes, target)
+    return torch.where(_is_class(scores, classes), -grad, 0.0)
 
 
 DECOMPOSITIONS = {

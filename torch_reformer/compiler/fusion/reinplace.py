@@ -8,6 +8,7 @@ import torch
 from torch.utils.flop_counter import flop_registry
 
 from ..ir.graph import Call, Conv, ConvGrads, Map, Value, View
+from ..ir.layout import Layout
 from .greedy import Fusion
 from .group import FusionGroup, InputKey
 from .schedule import needed_in_memory, reads_of
@@ -102,8 +103,13 @@ def _same_place(group: FusionGroup, result: Value, key: InputKey, view: View) ->
         and result.layout == view.layout
         and result.layout.numel == group.numel
         and result.dtype == view.value.dtype
-        and (result.memory or result.layout) == (view.value.memory or view.value.layout)
+        and _are_same(result.memory or result.layout, view.value.memory or view.value.layout)
     )
+
+
+def _are_same(one: Layout, other: Layout) -> bool:
+    """True if all of the memory has the same elements, perhaps by other dimensions."""
+    return one == other or (one.is_row_major and other.is_row_major and one.numel == other.numel)
 
 
 def _writer(fusion: Fusion, target: View, source: View) -> FusionGroup | None:

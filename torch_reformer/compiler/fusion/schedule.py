@@ -6,9 +6,10 @@ import heapq
 import itertools
 from collections.abc import Container, Iterable
 
+from ..ir.custom_ops import after
 from ..ir.fake_tensors import Unsupported
 from ..ir.gather import counts_up
-from ..ir.graph import Operation, Value, View
+from ..ir.graph import Call, Operation, Value, View
 from .greedy import Fusion
 from .group import FusionGroup, is_channel_index
 
@@ -69,6 +70,11 @@ def schedule(fusion: Fusion) -> list[int]:
         raise Cyclic
     needed = {*readers, *(view.value for view in fusion.graph.output_views())}
     return [n for n in order if n not in fusion.extern_calls or not _is_unused(fusion.extern_calls[n], needed)]
+
+
+def is_after(operation: Operation) -> bool:
+    """True for a call that only puts off what reads its first operand: it is no step of a plan."""
+    return isinstance(operation, Call) and operation.operator is after
 
 
 def _is_unused(operation: Operation, needed: Container[int]) -> bool:

@@ -6,11 +6,12 @@ from collections.abc import Sequence
 
 import torch
 
+from ..ir.custom_ops import add_product
 from ..ir.graph import Call, ConvGrads, Map, Operation, View
 from ..ir.product import Product
 from .group import FusionGroup
 
-_PRODUCTS = (torch.ops.aten.mm, torch.ops.aten.addmm)
+_PRODUCTS = (torch.ops.aten.mm, torch.ops.aten.addmm, add_product.overloadpacket)
 _MOST_NAMED = 8  # operations in a title
 
 

@@ -44,3 +44,30 @@ def _(tensor: Tensor, factor: Tensor) -> Tensor:
 
 
 scaled = torch.ops.reformer._scaled.default
+
+
+@torch.library.custom_op("reformer::_after", mutates_args=())
+def _after(tensor: Tensor, before: Sequence[Tensor]) -> Tensor:
+    """The tensor, for use once all of `before` are computed. In a plan it costs nothing."""
+    return tensor.clone()
+
+
+@_after.register_fake
+def _(tensor: Tensor, before: Sequence[Tensor]) -> Tensor:
+    return tensor.clone()
+
+
+@torch.library.custom_op("reformer::_add_product", mutates_args=())
+def _add_product(sum: Tensor, one: Tensor, other: Tensor) -> Tensor:
+    """sum + one @ other. The factors may be narrower than the sum. A plan adds in place, as nothing reads the sum
+    afterwards."""
+    return sum + (one.to(sum.dtype) @ other.to(sum.dtype))
+
+
+@_add_product.register_fake
+def _(sum: Tensor, one: Tensor, other: Tensor) -> Tensor:
+    return torch.empty_like(sum)
+
+
+after = torch.ops.reformer._after.default
+add_product = torch.ops.reformer._add_product.default

@@ -13,18 +13,26 @@ from torch import Tensor
 
 from ...operators.dispatch import allows_tf32
 from ...runtime.native import gpu_specs
+from .custom_ops import add_product
 from .graph import Call, Conv, ConvGrads, Operation, View, replaced
 
 TABLE = Path(__file__).parent / "costs.json"
 OTHERS = "others"  # key of TABLE for kinds with few timings
-# PyTorch counts the flops of these GPU operators, but not of the CPU's.
+# PyTorch counts the flops of these operators, but not of those that compute the same.
 _COUNTED_AS = {
+    add_product.overloadpacket: torch.ops.aten.addmm,
     torch.ops.aten._scaled_dot_product_flash_attention_for_cpu: torch.ops.aten._scaled_dot_product_flash_attention,
     torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward: (
         torch.ops.aten._scaled_dot_product_flash_attention_backward
     ),
 }
-_PRODUCTS = {torch.ops.aten.mm, torch.ops.aten.addmm, torch.ops.aten.bmm, torch.ops.aten.baddbmm}
+_PRODUCTS = {
+    add_product.overloadpacket,
+    torch.ops.aten.mm,
+    torch.ops.aten.addmm,
+    torch.ops.aten.bmm,
+    torch.ops.aten.baddbmm,
+}
 _CPU = 50  # gigabytes per second that are assumed of a CPU
 
 
@@ -156,8 +164,10 @@ def flops_of_operator(operator) -> Callable | None:
 
 
 def multiplied_type(operation: Operation) -> torch.dtype:
-    """Data type of the factors of a convolution or product: that of the first floating-point operand."""
-    types = [view.value.dtype for view in operation.operands]
+    """Data type of the factors of a convolution or product: that of the first floating-point operand, but for a sum to
+    which a product is added."""
+    is_sum = isinstance(operation, Call) and operation.operator is add_product
+    types = [view.value.dtype for view in operation.operands[is_sum:]]
     return next((dtype for dtype in types if dtype.is_floating_point), torch.float32)
 
 

@@ -32,6 +32,11 @@ def is_operator(node: Node) -> bool:
     return isinstance(node.target, OpOverload)
 
 
+def is_random(node: Node) -> bool:
+    """True for an operator that draws random numbers."""
+    return torch.Tag.nondeterministic_seeded in getattr(node.target, "tags", ())
+
+
 def is_higher_order(node: Node) -> bool:
     """True for an operator that takes graphs or other operators as arguments."""
     return isinstance(node.target, HigherOrderOperator)
@@ -224,3 +229,12 @@ def in_order_of_operand(node: Node, value: Tensor, changed: dict[Node, object]) 
         return value  # repeated elements have no order
     packed = Layout(sizes, strides).packed
     return value if packed.matches(layout_of(value)) else value.new_empty_strided(sizes, packed.strides)
+
+
+def followers(module: GraphModule, nodes: list[Node]) -> set[Node]:
+    """The nodes, and all nodes that depend on them."""
+    followers = set(nodes)
+    for node in module.graph.nodes:
+        if not followers.isdisjoint(node.all_input_nodes):
+            followers.add(node)
+    return followers

@@ -12,7 +12,7 @@ from torch.fx import GraphModule, Node
 from torch.utils.checkpoint import CheckpointPolicy
 
 from ..ir.custom_ops import DONATED, USER_CAST, scaled
-from ..ir.fx_utils import SUMS, VIEWS, is_element_wise, size_of
+from ..ir.fx_utils import SUMS, VIEWS, followers, is_element_wise, size_of
 from ..ir.iteration_space import LONGEST_ROW
 from ..ir.kernel_limits import SMALL
 
@@ -32,7 +32,7 @@ def hoist_loss_gradients(joint: GraphModule) -> None:
     element-wise operation reads together with other values of the backward, are computed for t = 1 in the forward and
     scaled by t in the backward."""
     tangents = [node for node in joint.graph.find_nodes(op="placeholder") if "tangents" in str(node.target)]
-    backward = _followers(joint, tangents)
+    backward = followers(joint, tangents)
     for tangent in tangents:
         value = tangent.meta.get("val")
         if isinstance(value, Tensor) and value.dim() == 0 and value.dtype in _TYPES:
@@ -70,15 +70,6 @@ def hoist_column_sums(forward: GraphModule, backward: GraphModule) -> None:
         output.args = ((*output.args[0][:place], *replacement, *output.args[0][place + 1 :]), *output.args[1:])
         if not gradient.users:
             backward.graph.erase_node(gradient)
-
-
-def _followers(joint: GraphModule, tangents: list[Node]) -> set[Node]:
-    """Tangents, and all nodes that depend on them."""
-    followers = set(tangents)
-    for node in joint.graph.nodes:
-        if not followers.isdisjoint(node.all_input_nodes):
-            followers.add(node)
-    return followers
 
 
 def _linear(joint: GraphModule, tangent: Node, backward: set[Node]) -> dict[Node, None]:

@@ -29,23 +29,32 @@ class _Estimator(getattr(partitioners, "CustomRuntimeEstimator", object)):
     tensors."""
 
     def __call__(self, node: Node) -> float:
-        def value(argument):
-            return argument.meta["val"] if isinstance(argument, Node) else argument
-
-        count = flops_of_operator(node.target)
-        args, kwargs = torch.fx.map_arg((node.args, node.kwargs), value)
-        flops = count(*args, **kwargs, out_val=node.meta["val"]) if count else 0
-        return predicted_us(
-            "sm_90", kind_of_operator(node.target), sum(map(bytes_of, (node, *node.all_input_nodes))), flops
-        )
+        return us_of_node(node, "sm_90")
 
     def uuid(self) -> str:
         return "reformer"
 
 
+def current_budget() -> float:
+    """The share of what forwards would otherwise save that they may save."""
+    return functorch_config.activation_memory_budget
+
+
+def us_of_node(node: Node, gpu: str) -> float:
+    """Expected microseconds of a node's operator."""
+
+    def value(argument):
+        return argument.meta["val"] if isinstance(argument, Node) else argument
+
+    count = flops_of_operator(node.target)
+    args, kwargs = torch.fx.map_arg((node.args, node.kwargs), value)
+    flops = count(*args, **kwargs, out_val=node.meta["val"]) if count else 0
+    return predicted_us(gpu, kind_of_operator(node.target), sum(map(bytes_of, (node, *node.all_input_nodes))), flops)
+
+
 def partition_within_budget(joint: GraphModule, inputs, **options) -> tuple[GraphModule, GraphModule]:
     """PyTorch's partition, repeated with smaller budgets while it saves more than the budget allows."""
-    budget = functorch_config.activation_memory_budget
+    budget = current_budget()
     if budget == 1:
         return _min_cut(joint, inputs, **options)
     if budget == 0:

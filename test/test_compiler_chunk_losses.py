@@ -1,0 +1,424 @@
+"""Losses of matrix products in chunks of rows (joint_graph/chunk_losses.py), against eager mode."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+from compiled_steps import executables
+from marks import needs_aten
+from plan_memory import peak_bytes
+from torch import nn
+
+from torch_reformer.compiler.joint_graph import chunk_count, chunk_losses
+
+pytestmark = needs_aten
+ROWS, DEPTH, CLASSES = 240, 24, 90
+
+
+@pytest.fixture(autouse=True)
+def chunks(monkeypatch):
+    """Chunks of few rows, if a loss can be chunked at all; collects how many chunks there are of each loss."""
+    torch._dynamo.reset()
+    torch.manual_seed(0)
+    monkeypatch.setattr(chunk_count, "LEAST_ROWS", 8)
+    monkeypatch.setattr(chunk_count, "_most_in_time", lambda *_: 4)
+    monkeypatch.setattr(chunk_count, "_LEAST_SAVED", 0)
+    found, run = [], chunk_losses._Chunks.run
+    monkeypatch.setattr(
+        chunk_losses._Chunks, "run", lambda self, bounds: (found.append(len(bounds)), run(self, bounds))
+    )
+    return found
+
+
+def tensors(dtype=torch.float64, rows=ROWS):
+    x, weight, bias = torch.randn(rows, DEPTH), torch.randn(CLASSES, DEPTH), torch.randn(CLASSES)
+    labels = torch.arange(rows) * 7 % CLASSES
+    return [each.to(dtype) for each in (x, weight, bias)], labels
+
+
+def outcome(loss, given, labels, factor=0.7):
+    """The loss, and the gradients of its product with a factor from outside of the graph."""
+    given = [each.detach().requires_grad_() for each in given]
+    result = loss(*given, labels)
+    grads = torch.autograd.grad(result, given, torch.full_like(result, factor), allow_unused=True)
+    return [result.detach(), *(grad for grad in grads if grad is not None)]
+
+
+def compiled(function, **options):
+    return torch.compile(function, backend="reformer", options=options)
+
+
+def scores(x, weight, bias=None):
+    return F.linear(x, weight, bias)
+
+
+def plain(x, weight, bias, labels):
+    return F.cross_entropy(scores(x, weight), labels)
+
+
+def with_bias(x, weight, bias, labels):
+    return F.cross_entropy(scores(x, weight, bias), labels)
+
+
+def as_sum(x, weight, bias, labels):
+    return F.cross_entropy(scores(x, weight), labels, reduction="sum")
+
+
+def each_row(x, weight, bias, labels):
+    losses = F.cross_entropy(scores(x, weight), labels, reduction="none")
+    mask = (labels % 3 > 0).to(losses.dtype)
+    return (losses * mask).sum() / mask.sum()
+
+
+def smoothed(x, weight, bias, labels):
+    return F.cross_entropy(scores(x, weight), labels, label_smoothing=0.1)
+
+
+def ignoring(x, weight, bias, labels):
+    return F.cross_entropy(scores(x, weight), torch.where(labels % 4 == 0, -100, labels))
+
+
+def ignoring_another(x, weight, bias, labels):
+    return F.cross_entropy(scores(x, weight), labels, ignore_index=7, label_smoothing=0.2)
+
+
+def weighted(x, weight, bias, labels):
+    weights = torch.linspace(0, 2, CLASSES, dtype=x.dtype)
+    return F.cross_entropy(scores(x, weight), torch.where(labels % 4 == 0, -100, labels), weights)
+
+
+def weighted_sum(x, weight, bias, labels):
+    weights = torch.linspace(0, 2, CLASSES, dtype=x.dtype)
+    return F.cross_entropy(scores(x, weight), labels, weights, reduction="sum", label_smoothing=0.1)
+
+
+def with_z_loss(x, weight, bias, labels):
+    s = scores(x, weight)
+    return F.cross_entropy(s, labels) + 1e-2 * s.logsumexp(-1).square().mean()
+
+
+def capped(x, weight, bias, labels):
+    return F.cross_entropy(3 * torch.tanh(scores(x, weight, bias) / 3), labels)
+
+
+def of_sequences(x, weight, bias, labels):
+    s = scores(x.view(4, -1, DEPTH), weight)
+    return F.cross_entropy(s.flatten(0, 1), labels)
+
+
+def shifted_scores(x, weight, bias, labels):
+    s = scores(x.view(12, -1, DEPTH), weight)[:, :-1].contiguous()
+    return F.cross_entropy(s.view(-1, CLASSES), labels.view(12, -1)[:, 1:].reshape(-1))
+
+
+def shifted_labels(x, weight, bias, labels):
+    later = F.pad(labels.view(4, -1), (0, 1), value=-100)[..., 1:].contiguous()
+    return F.cross_entropy(scores(x.view(4, -1, DEPTH), weight).view(-1, CLASSES), later.view(-1))
+
+
+def soft_labels(x, weight, bias, labels):
+    return F.cross_entropy(scores(x, weight), F.one_hot(labels, CLASSES).to(x.dtype) * 0.9 + 0.1 / CLASSES)
+
+
+def transposed_weight(x, weight, bias, labels):
+    return F.cross_entropy(x @ weight.view(DEPTH, CLASSES), labels)
+
+
+def by_gather(x, weight, bias, labels):
+    return -scores(x, weight).log_softmax(-1).gather(-1, labels[:, None]).mean()
+
+
+def tied(x, weight, bias, labels):
+    return F.cross_entropy(scores(x + weight[labels], weight), labels.roll(1))
+
+
+def written(x, weight, bias, labels):
+    """In place, which functionalisation turns into other tensors."""
+    s = scores(x, weight)
+    s.div_(3).tanh_()
+    s = s * 3
+    s += bias
+    return F.cross_entropy(s, labels)
+
+
+def two_heads(x, weight, bias, labels):
+    other = F.cross_entropy(scores(x.sin(), weight.cos(), bias), labels.roll(1))
+    return F.cross_entropy(scores(x, weight), labels) + 0.5 * other
+
+
+def with_means(x, weight, bias, labels):
+    s = scores(x, weight, bias)
+    return F.cross_entropy(s, labels) + 0.1 * s.square().mean() + 0.01 * s.mean()
+
+
+def several_labels(x, weight, bias, labels):
+    return F.binary_cross_entropy_with_logits(scores(x, weight, bias), F.one_hot(labels, CLASSES).to(x.dtype))
+
+
+def with_temperature(x, weight, bias, labels):
+    return F.cross_entropy(scores(F.normalize(x), F.normalize(weight)) * bias[0].exp(), labels)
+
+
+LOSSES = [plain, with_bias, as_sum, each_row, smoothed, ignoring, ignoring_another, weighted, weighted_sum, with_z_loss]
+LOSSES += [capped, of_sequences, shifted_scores, shifted_labels, soft_labels, transposed_weight, tied]
+LOSSES += [written, two_heads, with_means, several_labels, with_temperature]
+
+
+@pytest.mark.parametrize("factor", [1.0, 0.7])
+@pytest.mark.parametrize("loss", LOSSES)
+def test_losses(loss, factor, chunks):
+    given, labels = tensors()
+    found, expected = (outcome(each, given, labels, factor) for each in (compiled(loss), loss))
+    torch.testing.assert_close(found, expected, rtol=1e-11, atol=1e-13)
+    assert chunks and chunks[0] > 1
+
+
+def test_other_sizes(chunks):
+    """Rows that are no multiple of the chunks'."""
+    given, labels = tensors(rows=251)
+    found, expected = (outcome(each, given, labels) for each in (compiled(with_bias), with_bias))
+    torch.testing.assert_close(found, expected, rtol=1e-11, atol=1e-13)
+    assert chunks == [4]
+
+
+@pytest.mark.parametrize("loss", [plain, smoothed, weighted, with_z_loss])
+def test_all_labels_ignored(loss, chunks):
+    """A mean of no losses is NaN, and so are its gradients."""
+    given, labels = tensors()
+    labels[:] = -100
+    found, expected = (outcome(each, given, labels) for each in (compiled(loss), loss))
+    torch.testing.assert_close(found, expected, rtol=1e-11, atol=1e-13, equal_nan=True)
+    assert chunks
+
+
+@pytest.mark.parametrize("value", [torch.nan, torch.inf, -torch.inf])
+@pytest.mark.parametrize("loss", [plain, ignoring, smoothed, with_z_loss])
+def test_special_values(loss, value, chunks):
+    given, labels = tensors()
+    given[0][4, 3] = value  # a row that `ignoring` ignores
+    found, expected = (outcome(each, given, labels) for each in (compiled(loss), loss))
+    torch.testing.assert_close(found, expected, rtol=1e-11, atol=1e-13, equal_nan=True)
+    assert chunks
+
+
+def test_a_label_out_of_bounds():
+    given, labels = tensors()
+    labels[200] = CLASSES
+    with pytest.raises(IndexError, match=f"Target {CLASSES} is out of bounds"):
+        outcome(compiled(weighted), given, labels)
+
+
+@pytest.mark.parametrize("loss", [plain, with_bias, weighted, with_z_loss])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+def test_precision(dtype, loss, chunks):
+    """Losses and gradients are as close to the exact ones as eager's."""
+    given, labels = tensors(dtype, rows=2000)
+    exact = outcome(loss, [each.double() for each in given], labels)
+    found, expected = (outcome(each, given, labels) for each in (compiled(loss), loss))
+    for ours, eager, right in zip(found, expected, exact, strict=True):
+        assert ours.dtype == eager.dtype and ours.stride() == eager.stride()
+        assert (ours - right).norm() <= 1.2 * (eager - right).norm() + 1e-6 * right.norm()
+    assert chunks
+
+
+@pytest.mark.parametrize("dtype, is_chunked", [(torch.bfloat16, True), (torch.float16, False)], ids=str)
+def test_autocast(dtype, is_chunked, chunks):
+    """Gradients of unscaled losses, which fp16 might not hold, stay in the backward."""
+    given, labels = tensors(torch.float32, rows=2000)
+
+    def loss(x, weight, bias, labels):
+        with torch.autocast("cpu", dtype):
+            return capped(x, weight, bias, labels)
+
+    exact = outcome(capped, [each.double() for each in given], labels)
+    found, expected = (outcome(each, given, labels) for each in (compiled(loss), loss))
+    for ours, eager, right in zip(found, expected, exact, strict=True):
+        assert ours.dtype == eager.dtype
+        assert (ours - right).norm() <= 1.2 * (eager - right).norm()
+    assert bool(chunks) == is_chunked
+
+
+def scores_returned(x, weight, bias, labels):
+    s = scores(x, weight)
+    return F.cross_entropy(s, labels), s
+
+
+def scores_read(x, weight, bias, labels):
+    s = scores(x, weight)
+    return F.cross_entropy(s, labels), s.sin().mean(0)
+
+
+def by_columns(x, weight, bias, labels):
+    s = scores(x, weight)
+    return F.cross_entropy(s - s.amax(0), labels), None
+
+
+def divided_by_itself(x, weight, bias, labels):
+    """The gradient depends on a sum over all rows' scores."""
+    s = scores(x, weight)
+    return F.cross_entropy(s / s.abs().sum(), labels), None
+
+
+@pytest.mark.parametrize("loss", [scores_returned, scores_read, by_columns, divided_by_itself])
+def test_scores_used_otherwise(loss, chunks):
+    given, labels = tensors()
+
+    def total(function):
+        one, other = function(*leaves, labels)
+        return one.detach(), *torch.autograd.grad(one if other is None else one + other.square().sum(), leaves[:2])
+
+    leaves = [each.requires_grad_() for each in given]
+    torch.testing.assert_close(total(compiled(loss)), total(loss), rtol=1e-10, atol=1e-12)
+    assert not chunks
+
+
+def test_two_losses_of_the_same_scores(chunks):
+    """Each has a gradient of its own, so the gradient of the scores is linear in neither alone."""
+
+    def both(x, weight, bias, labels):
+        s = scores(x, weight, bias)
+        return F.cross_entropy(s, labels), s.logsumexp(-1).square().mean()
+
+    given, labels = tensors()
+    leaves = [each.requires_grad_() for each in given]
+
+    def results(function):
+        one, other = function(*leaves, labels)
+        return torch.autograd.grad(2 * one - 3 * other, leaves)
+
+    torch.testing.assert_close(results(compiled(both)), results(both), rtol=1e-11, atol=1e-12)
+    assert not chunks
+
+
+def test_results_of_rows(chunks):
+    """Numbers that each row has may be results, too."""
+
+    def both(x, weight, bias, labels):
+        s = scores(x, weight, bias)
+        return F.cross_entropy(s, labels), s.logsumexp(-1).detach()
+
+    given, labels = tensors()
+    leaves = [each.requires_grad_() for each in given]
+
+    def results(function):
+        loss, of_rows = function(*leaves, labels)
+        return of_rows, *torch.autograd.grad(2 * loss, leaves)
+
+    torch.testing.assert_close(results(compiled(both)), results(both), rtol=1e-11, atol=1e-12)
+    assert chunks == [4]
+
+
+@pytest.mark.parametrize("frozen", [0, 1])
+def test_one_gradient(frozen, chunks):
+    """Of a frozen weight, or of inputs that need no gradient."""
+    given, labels = tensors()
+
+    def results(function):
+        leaves = [each.detach().requires_grad_(place != frozen) for place, each in enumerate(given)]
+        loss = function(*leaves, labels)
+        return loss.detach(), *torch.autograd.grad(loss, [each for each in leaves if each.requires_grad])
+
+    torch.testing.assert_close(results(compiled(with_bias)), results(with_bias), rtol=1e-11, atol=1e-13)
+    assert chunks == [4]
+
+
+@pytest.mark.parametrize("rows", [0, 1])
+def test_few_rows(rows, chunks):
+    given, labels = tensors(rows=rows)
+    found, expected = (outcome(each, given, labels) for each in (compiled(as_sum), as_sum))
+    torch.testing.assert_close(found, expected, rtol=1e-11, atol=1e-13)
+    assert not chunks
+
+
+def test_rows_that_change(chunks):
+    """Rows whose number is a symbol are not chunked."""
+    function = torch.compile(plain, backend="reformer", dynamic=True)
+    for rows in (250, 270, 330):
+        given, labels = tensors(rows=rows)
+        found, expected = (outcome(each, given, labels) for each in (function, plain))
+        torch.testing.assert_close(found, expected, rtol=1e-11, atol=1e-13)
+    assert not chunks
+
+
+def test_training(chunks):
+    """A model with tied weights whose weights change in place, and gradients that accumulate."""
+
+    class Model(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.words, self.layer = nn.Embedding(CLASSES, DEPTH), nn.Linear(DEPTH, DEPTH)
+
+        def forward(self, words):
+            x = self.layer(self.words(words)).tanh()
+            return F.cross_entropy(F.linear(x, self.words.weight).flatten(0, 1), words.roll(1, 1).flatten())
+
+    def losses(wrap):
+        torch.manual_seed(0)
+        model = Model().double()
+        step, optimizer, found = wrap(model), torch.optim.SGD(model.parameters(), lr=0.5), []
+        for i in range(8):
+            loss = step(torch.randint(CLASSES, (8, 40)))
+            (loss / 2).backward()
+            found.append(loss.item())
+            if i % 2:
+                optimizer.step()
+                optimizer.zero_grad()
+        return found
+
+    assert losses(compiled) == pytest.approx(losses(lambda model: model), rel=1e-10)
+    assert chunks == [4]
+
+
+def test_a_second_backward(chunks):
+    given, labels = tensors()
+    leaves = [each.requires_grad_() for each in given[:2]]
+    loss = 3 * compiled(plain)(*leaves, None, labels)
+    loss.backward(retain_graph=True)
+    loss.backward()
+    expected = torch.autograd.grad(6 * plain(*leaves, None, labels), leaves)
+    torch.testing.assert_close([each.grad for each in leaves], list(expected), rtol=1e-11, atol=1e-13)
+    assert chunks == [4]
+
+
+@pytest.mark.parametrize("budget", [0, 0.5])
+def test_memory_budget(budget, chunks):
+    given, labels = tensors()
+    found, expected = (outcome(each, given, labels) for each in (compiled(with_bias, memory_budget=budget), with_bias))
+    torch.testing.assert_close(found, expected, rtol=1e-11, atol=1e-13)
+    assert chunks and chunks[0] > 4  # as many as have LEAST_ROWS
+
+
+def plans(loss, monkeypatch, dtype=torch.float64, rows=ROWS):
+    """Plans of the forward and the backward, whose graphs are verified after each pass."""
+    given, labels = tensors(dtype, rows)
+    return executables(loss, *(each.requires_grad_() for each in given), labels, monkeypatch=monkeypatch)
+
+
+def test_memory(chunks, monkeypatch):
+    """Neither pass has the scores of more rows than a chunk's, and the gradient is written over them."""
+    of_scores, of_weight = 4 * 4096 * CLASSES, 4 * CLASSES * DEPTH
+    forward, backward = plans(plain, monkeypatch, torch.float32, 4096)
+    assert chunks == [4]
+    of_input, of_rows = 4 * 4096 * DEPTH, 8 * 4096
+    assert peak_bytes(forward) <= of_scores / 4 + 2 * of_input + 4 * of_rows + 2 * of_weight
+    assert peak_bytes(backward) <= 4 * of_weight
+    assert sum("aten::addmm.out" in str(step) for step in forward.plan.steps) == 3  # in place
+    monkeypatch.setattr(chunk_count, "_most_in_time", lambda *_: 1)
+    assert peak_bytes(plans(plain, monkeypatch, torch.float32, 4096)[0]) >= of_scores
+
+
+def test_each_chunk_waits_for_the_one_before(chunks, monkeypatch):
+    """The products' order: scores, then the gradients of the input and the weight, of one chunk after the other."""
+    forward, _ = plans(plain, monkeypatch)
+    products = [step.call.name for step in forward.plan.steps if step.call and "mm" in step.call.name]
+    first, last = ["aten::mm"] * 3, ["aten::mm", "aten::mm", "aten::addmm.out"]
+    of_chunks = [sorted(products[place : place + 3], reverse=True) for place in range(0, 12, 3)]
+    assert of_chunks == [first, *[last] * 3]
+
+
+def test_chunks_that_do_not_pay(chunks, monkeypatch):
+    """Nothing is chunked where scores are a small part of a step's memory."""
+    monkeypatch.setattr(chunk_count, "_LEAST_SAVED", 0.9)
+    given, labels = tensors()
+    found, expected = (outcome(each, given, labels) for each in (compiled(plain), plain))
+    torch.testing.assert_close(found, expected, rtol=1e-11, atol=1e-13)
+    assert not chunks
