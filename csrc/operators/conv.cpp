@@ -4,6 +4,7 @@
 #include <torch/csrc/stable/ops.h>
 
 #include <limits>
+#include <utility>
 
 #include "checks.h"
 #include "dispatch/decide.h"
@@ -137,6 +138,23 @@ Tensor compute(const char* op, ConvProblem p, const char* first_name, const Tens
   return {};
 }
 
+// True if the convolution is the product of a matrix of pixels and one of the weight's that lies in memory as [C][K].
+bool multiplies_by_columns(const ConvProblem& p, const Tensor& weight) {
+  const auto strides = weight.strides();
+  return p.is_1x1() && p.groups == 1 && p.stride_h == 1 && p.stride_w == 1 && p.c > 1 && p.k > 1 && strides[0] == 1 &&
+         strides[1] == p.k;
+}
+
+// Such a convolution and the program: it is the input gradient of one whose weight lies in memory as [K][C], whose
+// kernels read this weight as it is.
+Tensor as_input_grad(const char* op, const ConvProblem& p, const Tensor& input, const Tensor& weight,
+                     ConvEpilogue& program) {
+  ConvProblem other = p;
+  other.direction = Direction::input_grad;
+  std::swap(other.c, other.k);
+  return compute(op, other, "weight", torch::stable::transpose(weight, 0, 1), "input", input, nullptr, &program);
+}
+
 Tensor forward(const Tensor& input, const Tensor& weight, const std::optional<Tensor>& bias, const Geometry& g,
                ConvEpilogue* program = nullptr) {
   const char* op = "conv2d";
@@ -146,6 +164,7 @@ Tensor forward(const Tensor& input, const Tensor& weight, const std::optional<Te
       fail(op, "bias has size ", shown(bias->sizes()), ", but weight has ", p.k, " output channels");
     check_same(op, "input", input, "bias", *bias);
   }
+  if (program && !bias && multiplies_by_columns(p, weight)) return as_input_grad(op, p, input, weight, *program);
   return compute(op, p, "input", input, "weight", weight, bias ? &*bias : nullptr, program);
 }
 

@@ -40,8 +40,9 @@ class GpuTmaGemm final : public GpuSolver {
   }
 
   Planned<ConvPlan> plan_with(const ProgramCall& program, const ConvProblem& p, const Device& device) const override {
-    if (p.direction != Direction::forward || tma_gemm_layout(p) != Layout::nhwc ||
-        !supports_program(program, {2, Reduces::result}))
+    const bool has_kernel =
+        p.direction == Direction::forward || (p.direction == Direction::input_grad && !has_tma_windows(p));
+    if (!has_kernel || tma_gemm_layout(p) != Layout::nhwc || !supports_program(program, {2, Reduces::result}))
       return "it does not run such a program";
     const TmaEpilogue epilogue = tma_epilogue(tma_tensors(program));
     const Choice chosen = best(p, device, epilogue, !program.program.reductions.empty());
@@ -50,8 +51,9 @@ class GpuTmaGemm final : public GpuSolver {
     const TmaGemmProgram kernel(chosen.kernel, chosen.config, program);
     ConvPlan plan;
     plan.workspace_bytes = kernel.workspace_bytes();
-    plan.run_with = [kernel](const ConvBuffers& b, const ProgramCall& call) {
-      kernel.launch(b.queue, b.x, b.w, call, b.workspace);
+    plan.run_with = [kernel, forward = p.direction == Direction::forward](const ConvBuffers& b,
+                                                                          const ProgramCall& call) {
+      kernel.launch(b.queue, forward ? b.x : b.y, b.w, call, b.workspace);
     };
     return plan;
   }
@@ -72,9 +74,7 @@ class GpuTmaGemm final : public GpuSolver {
     for (const TmaGemmKernel* kernel : kernels_) {
       if (!kernel->computes(p)) continue;
       tried.kernel = kernel->with(epilogue);
-      // With fewer stages nothing is loaded during a product. Besides 192 sums there are no registers for a reduction.
-      const bool many_sums = tried.kernel.tile.takes_turns() && tried.kernel.tile.columns > 128;
-      if (tried.kernel.tile.stages < 2 || (reduces && many_sums)) continue;
+      if (tried.kernel.tile.stages < 2) continue;  // nothing would be loaded during a product
       for (const TmaGemmSchedule& schedule : tma_gemm_schedules(p, tried.kernel, units)) {
         configure_tma_gemm(p, tried.kernel, schedule, tried.config);
         if (reduces && (schedule.splits > 1 || tma_gemm_parts(tried.kernel, tried.config.args) > kMostParts * units))

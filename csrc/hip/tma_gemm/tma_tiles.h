@@ -95,6 +95,7 @@ struct TmaBlock {
     bool with_b = true;
     work.for_each_tile(first, [&](const Tile& tile) {
       auto copies = work.copies_of(tile, first_step);
+      NOT_UNROLLED
       for (int step = 0; step < work.steps_of(tile, steps); ++step) {
         copies.begin(first_step + step);
         const unsigned full = memory.full(state.stage);
