@@ -21,6 +21,8 @@ ANY = f"{WRONG}|{STUCK}|{OVERWRITTEN}|more arrive in a phase"
 
 SUM = conv_programs.BIASED + program.full("full")
 TESTED = Program(program.store(SUM), program.store(program.full("half") * SUM))
+GRADIENT = program.acc() * program.full("full") + 1
+REDUCING = Program(program.store(GRADIENT), program.sum(GRADIENT))
 
 # What is planted: the file, its text, what takes its place, and what is found.
 PLANTED = {
@@ -48,11 +50,20 @@ PLANTED = {
         OVERWRITTEN),
     "the second tensor takes the first one's box": (
         PROGRAM, "tensors[i], to + i * kTmaBoxBytes", "tensors[i], to", WRONG),
+    "rows that don't exist are reduced": (PROGRAM, "add(values[e], rows - first)", "add(values[e], kRows)", WRONG),
+    "a warp's part of a reduction is lost": (PROGRAM, "warp < 4; ++warp", "warp < 3; ++warp", WRONG),
+    "both consumers write the same part": (TILES, "part * kGroups + group, work.column", "part * kGroups, work.column", WRONG),
+    "a part is combined before all have written": (
+        PROGRAM, "tma::group_barrier(1 + group, 128);\n    for (int at", "for (int at", WRONG),
+    "both blocks of a cluster load the same half": (
+        TILES, "const int line = (Tile::kAlongDepth ? outer : depth) + lines;",
+        "const int line = Tile::kAlongDepth ? outer : depth;", WRONG),
 }  # fmt: skip
 
 
 def run():
-    """A product of more steps than the ring has stages, with two tensors that are loaded and two that are stored."""
+    """A product of more steps than the ring has stages, with two tensors that are loaded and two that are stored; the
+    same without a program; and an input gradient with a sum of columns."""
     problem = conv_programs.problem_of((1, 520, 1, 640, 200, 1, 1), {}, "bf16")
     for seed in range(3):
         kernel = with_program(problem, "128x128_6_pingpong", row_blocks=1)
@@ -60,6 +71,10 @@ def run():
     for seed in range(3):
         problem = Problem("forward", "bf16", 1, 520, 1, 640, 200, 1, 1)
         check_gemm(problem, "128x128_6_pingpong", row_blocks=1, shared=COLUMNS, seed=seed)
+    problem = conv_programs.problem_of((1, 200, 1, 600, 328, 1, 1), {}, "bf16", "input_grad")
+    for seed in range(3):
+        kernel = with_program(problem, "128x192_4_pingpong", row_blocks=1, shared=COLUMNS)
+        conv_programs.check(REDUCING, problem, kernel, seed=seed, reduces_result=True)
 
 
 def test_nothing_planted():

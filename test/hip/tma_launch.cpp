@@ -93,7 +93,7 @@ const char* plan_gemm(const int32_t* problem, int kernel, int shared, int row_bl
   return nullptr;
 }
 
-// A program in the kernel. tensors: x and the filter. Returns a sentence, or null.
+// A program in the kernel. tensors: x (or y, in an input gradient) and the filter. Returns a sentence, or null.
 const char* plan_gemm_program(const int32_t* problem, const void* const* tensors, const GivenProgram* given, int kernel,
                               int shared, int row_blocks) {
   const ConvProblem p = problem_of(problem);

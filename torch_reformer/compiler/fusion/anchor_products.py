@@ -109,7 +109,9 @@ def _add_anchor(graph: Graph, call: Call, bias: View | None, first: View, second
     image = View(first.value, Layout((1, depth, rows, 1), (rows * depth, 1, depth, depth), first.layout.offset))
     of_depth, of_column = second.layout.strides
     pitch = max(of_depth, of_column)
-    filter = View(second.value, Layout((columns, depth, 1, 1), (of_column, of_depth, pitch, pitch), second.layout.offset))
+    filter = View(
+        second.value, Layout((columns, depth, 1, 1), (of_column, of_depth, pitch, pitch), second.layout.offset)
+    )
     product = Product(image, filter, _POINTWISE, None, frozenset())
     product.node = call.node
     graph.operations.append(product)
