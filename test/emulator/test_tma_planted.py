@@ -52,7 +52,8 @@ PLANTED = {
         PROGRAM, "tensors[i], to + i * kTmaBoxBytes", "tensors[i], to", WRONG),
     "rows that don't exist are reduced": (PROGRAM, "add(values[e], rows - first)", "add(values[e], kRows)", WRONG),
     "a warp's part of a reduction is lost": (PROGRAM, "warp < 4; ++warp", "warp < 3; ++warp", WRONG),
-    "both consumers write the same part": (TILES, "part * kGroups + group, work.column", "part * kGroups, work.column", WRONG),
+    "both consumers write the same part": (
+        TILES, "part * kGroups + group, work.column", "part * kGroups, work.column", WRONG),
     "a part is combined before all have written": (
         PROGRAM, "tma::group_barrier(1 + group, 128);\n    for (int at", "for (int at", WRONG),
     "both blocks of a cluster load the same half": (
