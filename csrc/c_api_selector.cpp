@@ -60,7 +60,8 @@ void copy(const Features& features, int32_t*& rows, float*& weights) {
 // The call of a program after the problem's convolution, without its tensors.
 ProgramCall call_without_tensors(const Program& program, const ConvProblem& p) {
   const auto type = Stored(int8_t(p.dtype));
-  ProgramCall call{program, {p.layout, p.n, p.k, int64_t{p.out_h()} * p.out_w()}, type, nullptr, {}, {}};
+  const auto [n, channels, h, w] = p.result_sizes();
+  ProgramCall call{program, {p.layout, n, channels, h * w}, type, nullptr, {}, {}};
   for (const ProgramInput& input : program.inputs) {
     if (input.kind == ProgramOp::table || input.kind == ProgramOp::index)
       throw std::invalid_argument("tables are looked up behind no convolution");

@@ -91,14 +91,20 @@ def test_kernels_run_the_programs(name, monkeypatch):
     assert answers and all(answers)
 
 
+SLOPE = program.acc() * program.sigmoid(program.full("before"))
+
+
+@pytest.mark.parametrize("direction", ["forward", "input_grad"])
+@pytest.mark.parametrize("outputs", [[program.store(SLOPE)], [program.store(SLOPE), program.sum(SLOPE)]], ids=len)
 @pytest.mark.parametrize(
     ("depth", "columns", "tile"),
     [(768, 3072, "pingpong_128x192"), (1024, 1024, "pingpong_128x128"), (96, 384, "128x128")],
 )
-def test_choice_of_kernels(depth, columns, tile):
+def test_choice_of_kernels(depth, columns, tile, outputs, direction):
     """Where no weights know the kernels, the depth and the columns choose."""
-    code = program.Program(program.store(program.relu(program.acc()))).code
-    key = f"{depth}-8192-1-1x1-{columns}-8192-1-1-0x0-1x1-1x1-0-NHWC-BF16-F"
+    code = program.Program(*outputs).code
+    inner, outer, letter = (depth, columns, "F") if direction == "forward" else (columns, depth, "B")
+    key = f"{inner}-8192-1-1x1-{outer}-8192-1-1-0x0-1x1-1x1-0-NHWC-BF16-{letter}"
     decision, _ = native.epilogue(native.problem_parse(key), "sm_90", code)
     assert decision.is_fused and native.solver_names()[decision.fused] == f"gpu_tma_gemm_{tile}"
 
@@ -190,8 +196,8 @@ def test_gates():
 
 
 def test_input_gradients():
-    """The gradient of a gated layer's operand has the gradients of both halves in its kernel, of a transposed copy of
-    the weight."""
+    """The gradient of a gated layer's operand has the gradients of both halves in its kernel, which reads the weight as
+    it lies in memory."""
     generator = torch.Generator().manual_seed(0)
     sizes = (8192, 32), (512, 32), (512, 32), (64, 512)
     given = [torch.randn(size, generator=generator).div(4).bfloat16().requires_grad_() for size in sizes]
@@ -201,8 +207,61 @@ def test_input_gradients():
 
     (_, backward), found = kinds_and_results(function, given)
     assert any(kind == "product" and "sigmoid" in operations for kind, operations in backward)
-    assert any("_contiguous" in kind for kind, _ in backward)
+    assert not any("_contiguous" in kind for kind, _ in backward)
     check(found, function, given)
+
+
+def mlp(x, first, bias, second):
+    return F.linear(F.gelu(F.linear(x, first, bias)), second)
+
+
+def of_mlp(rows=M, seed=0):
+    generator = torch.Generator().manual_seed(seed)
+    sizes = (rows, K), (N, K), (N,), (K, N)
+    return [torch.randn(size, generator=generator).div(2).bfloat16().requires_grad_() for size in sizes]
+
+
+# 203 rows: of the second tile of rows, some do not exist.
+@pytest.mark.parametrize("rows", [M, 203])
+def test_gradient_of_a_bias(rows, monkeypatch):
+    """It is summed in the kernel of the product and of GELU's gradient."""
+    answers, asked = [], emit_plan._is_computed_by_kernel
+    monkeypatch.setattr(emit_plan, "_is_computed_by_kernel", lambda *call: answers.append(asked(*call)) or answers[-1])
+    given = of_mlp(rows)
+    (_, backward), found = kinds_and_results(mlp, given)
+    assert ("product", ("gelu_backward", "sum")) in backward
+    assert answers == [True, True]
+    check(found, mlp, given, factor=2)
+
+
+def test_gradient_of_a_bias_that_is_not_finite():
+    given = of_mlp()
+    with torch.no_grad():
+        given[0][3, 5], given[3][4, 7] = torch.nan, torch.inf
+    (_, backward), found = kinds_and_results(mlp, given)
+    assert ("product", ("gelu_backward", "sum")) in backward
+    for one, other in zip(found, eager(mlp, given), strict=True):
+        assert torch.equal(one.isnan(), other.isnan())
+
+
+REDUCED = {
+    "of what is not stored": lambda x, w, b, r: (F.linear(x, w).relu().sum(0),),
+    "along rows": lambda x, w, b, r: (lambda y: (y, y.float().sum(1)))(F.linear(x, w).relu()),
+    "of everything": lambda x, w, b, r: (lambda y: (y, y.float().sum()))(F.linear(x, w).relu()),
+    "of the second result": lambda x, w, b, r: (lambda y: (y, y.relu(), y.relu().float().sum(0)))(F.linear(x, w)),
+    "two": lambda x, w, b, r: (lambda y: (y, y.float().sum(0), y.float().amax(0)))(F.linear(x, w).relu()),
+}
+
+
+@pytest.mark.parametrize("name", REDUCED)
+def test_reductions_of_other_kernels(name):
+    given = tensors()
+    reports = []
+    with as_on_hopper():
+        found = without_dynamo(REDUCED[name], reports.append)(*given)
+    assert not any(line.kind == "product" and {"sum", "max"} & set(line.operations) for line in reports[0].lines)
+    for one, exact in zip(found, REDUCED[name](*(tensor.detach().double() for tensor in given)), strict=True):
+        torch.testing.assert_close(one.double(), exact.double(), rtol=2e-2, atol=2e-1)
 
 
 def test_dropout():

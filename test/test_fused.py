@@ -180,6 +180,26 @@ def test_gradients_of_a_matrix_products_programs(rows):
     assert torch.autograd.gradgradcheck(function, (x, w, *others))
 
 
+# Columns and depth of one, too, where the orders are the same.
+@pytest.mark.parametrize("columns", [1, 5])
+@pytest.mark.parametrize("depth", [1, 8])
+@pytest.mark.parametrize("bias", [False, True])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+def test_weights_that_lie_by_columns(dtype, bias, depth, columns):
+    """A weight in the other order of memory gives the same results and gradients, also where it begins in a row."""
+    x, residual = torch.randn(3, 6, depth, dtype=dtype), torch.randn(3, 6, columns, dtype=dtype)
+    by_columns = torch.randn(depth + 1, columns, dtype=dtype)[1:].t()
+    value = program.acc() * program.full("residual") + (program.channel("bias") if bias else 0)
+    tested = Program(program.store(program.relu(value)), program.sum(program.relu(value)))
+    tensors = {"residual": residual} | ({"bias": torch.randn(columns, dtype=dtype)} if bias else {})
+    found = []
+    for weight in (by_columns, by_columns.contiguous()):
+        weight = weight.detach().requires_grad_()
+        results = linear_epilogue(x.requires_grad_(), weight, tested, tensors)
+        found.append([*results, *torch.autograd.grad(results[0].float().square().sum(), (x, weight))])
+    torch.testing.assert_close(*found)
+
+
 @pytest.mark.parametrize("activation", ["none", "gelu"])
 def test_results_of_linear_may_be_changed_in_place(activation):
     x, w = torch.randn(2, 3, 4, requires_grad=True), torch.randn(5, 4, requires_grad=True)

@@ -131,7 +131,7 @@ REDUCED = {  # by kernels that support it, which are forced
 }
 
 
-def check_inside(name, solver, size, dtype, *, filter, stride=1, groups=1, reduces_result=False):
+def check_inside(name, solver, size, dtype, *, filter, stride=1, groups=1, reduces_result=False, by_columns=False):
     """Run a program with a convolution and return the names of the kernels.
 
     Sums are multiples of 1/64, so exact.
@@ -139,6 +139,7 @@ def check_inside(name, solver, size, dtype, *, filter, stride=1, groups=1, reduc
     Args:
         size: n, c, h, w, k.
         reduces_result: as in conv_programs.check.
+        by_columns: the weight lies in memory as [C][K]; the filter is 1x1.
     """
     n, c, h, w, k = size
     generator = torch.Generator().manual_seed(0)
@@ -147,6 +148,8 @@ def check_inside(name, solver, size, dtype, *, filter, stride=1, groups=1, reduc
         for sizes, scale in (((n, c, h, w), 16), ((k, c // groups, filter, filter), 4))
     )
     x, weight = (tensor.contiguous(memory_format=torch.channels_last) for tensor in (x, weight))
+    if by_columns:
+        weight = weight.transpose(0, 1).contiguous().transpose(0, 1)
     geometry = dict(stride=stride, padding=filter // 2, groups=groups)
     acc = torch.conv2d(x.double(), weight.double(), **geometry)
     tested = Program(*(INSIDE | REDUCED)[name])
@@ -193,6 +196,21 @@ def test_reductions_inside_of_the_convolution(name, tile, filter, kernel):
     kernels = check_inside(name, f"gpu_tma_gemm_{tile}", (67, 72, 29, 29, 136), torch.bfloat16, **options)
     assert len(kernels) == 2 and kernels[1].startswith("stitch_finish_"), kernels
     assert kernels[0].startswith(f"{kernel}_forward_bf16_{tile}"), kernels
+
+
+@pytest.mark.parametrize("by_columns", [False, True])
+@pytest.mark.parametrize("solver", ["pingpong_128x192", "pingpong_128x128", "128x128", "128x64"])
+@pytest.mark.parametrize("name", [*INSIDE, *REDUCED])
+def test_kernels_of_products(name, solver, by_columns):
+    """A weight in the other order of memory is the filter of an input gradient, and not copied."""
+    if torch.cuda.get_device_capability() != (9, 0):
+        pytest.skip("it is for Hopper GPUs")
+    options = dict(filter=1, reduces_result=True, by_columns=by_columns)
+    kernels = check_inside(name, f"gpu_tma_gemm_{solver}", (67, 72, 29, 29, 136), torch.bfloat16, **options)
+    direction, tile = "input_grad" if by_columns else "forward", solver.removeprefix("pingpong_")
+    assert len(kernels) == (2 if name in REDUCED else 1), kernels
+    assert kernels[0].startswith(f"tma_gemm_{direction}_bf16_{tile}"), kernels
+    assert ("pingpong" in kernels[0]) == ("pingpong" in solver), kernels
 
 
 @pytest.mark.parametrize("filter, stride", [(3, 1), (3, 2), (5, 1), (7, 2)])

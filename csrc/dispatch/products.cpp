@@ -5,13 +5,13 @@
 namespace reformer {
 namespace {
 
-// Columns that tiles compute, relative to those of the result.
-double with_padding(const ConvProblem& p, int columns) { return double((p.k + columns - 1) / columns * columns) / p.k; }
+// Columns that tiles of so many compute, relative to those of the result.
+double with_padding(int columns, int tile) { return double((columns + tile - 1) / tile * tile) / columns; }
 
 }  // namespace
 
 bool is_product(const ConvProblem& p) {
-  return p.direction == Direction::forward && p.layout == Layout::nhwc && p.is_1x1() && p.groups == 1 && p.n == 1 &&
+  return p.direction != Direction::weight_grad && p.layout == Layout::nhwc && p.is_1x1() && p.groups == 1 && p.n == 1 &&
          p.w == 1 && p.stride_h == 1 && p.stride_w == 1;
 }
 
@@ -23,8 +23,10 @@ std::vector<const Solver*> product_solvers(const ConvProblem& p) {
   const Solver* const square = find_solver("gpu_tma_gemm_pingpong_128x128");
   const Solver* const cooperative = find_solver("gpu_tma_gemm_128x128");
   const Solver* const small = find_solver("gpu_tma_gemm_128x64");
-  if (p.c < 512) return {cooperative, square, small};
-  if (with_padding(p, 192) < 1.1 * with_padding(p, 128)) return {wide, square, cooperative, small};
+  const bool forward = p.direction == Direction::forward;
+  const int columns = forward ? p.k : p.c, depth = forward ? p.c : p.k;
+  if (depth < 512) return {cooperative, square, small};
+  if (with_padding(columns, 192) < 1.1 * with_padding(columns, 128)) return {wide, square, cooperative, small};
   return {square, wide, cooperative, small};
 }
 

@@ -7,7 +7,8 @@
 
 namespace reformer {
 
-// True for a matrix product: the forward 1x1 convolution of one image of one pixel a row, in NHWC.
+// True for a matrix product: the 1x1 convolution of one image of one pixel a row, in NHWC, or its input gradient, which
+// reads the second factor in the other order.
 bool is_product(const ConvProblem& problem);
 
 // Solvers that may compute the product with a program, the one that is expected to be the fastest first.

@@ -25,7 +25,8 @@ inline double gpu_estimate_us(const ConvProblem& p, double share) {
 inline double gpu_unfused_us(const ConvProblem& p) {
   constexpr double kPassBytesPerUs = 3.6e6, kPassUs = 2.5;
   const double share = p.groups > 1 && p.groups == p.c ? 0.4 : 0.8;
-  return gpu_estimate_us(p, share) + kPassUs + 2.0 * double(p.output_numel() * element_size(p.dtype)) / kPassBytesPerUs;
+  const int64_t numel = p.direction == Direction::forward ? p.output_numel() : p.input_numel();
+  return gpu_estimate_us(p, share) + kPassUs + 2.0 * double(numel * element_size(p.dtype)) / kPassBytesPerUs;
 }
 
 }  // namespace reformer

@@ -4,6 +4,7 @@
 #include <torch/csrc/stable/ops.h>
 
 #include <limits>
+#include <utility>
 
 #include "checks.h"
 #include "dispatch/decide.h"
@@ -111,8 +112,10 @@ Tensor without_work(const ConvProblem& p, const Tensor& like, const Tensor* bias
   return result;
 }
 
+// only_with_program: nothing is computed unless a kernel runs the program.
 Tensor compute(const char* op, ConvProblem p, const char* first_name, const Tensor& first, const char* second_name,
-               const Tensor& second, const Tensor* bias, ConvEpilogue* program = nullptr) {
+               const Tensor& second, const Tensor* bias, ConvEpilogue* program = nullptr,
+               bool only_with_program = false) {
   p.dtype = dtype_of(op, first_name, first);
   check_same(op, first_name, first, second_name, second);
   check_not_freed(op, first_name, first);
@@ -132,9 +135,27 @@ Tensor compute(const char* op, ConvProblem p, const char* first_name, const Tens
   const ConvOperands operands{p, a, b, bias ? &*dense_bias : nullptr};
   // Shared ownership: the thread may decide something else while this plan runs.
   const std::shared_ptr<const ConvPlan> plan = decide(p, device, program ? &program->call(p) : nullptr).plan;
+  if (!plan->run_with && only_with_program) return {};
   if (!plan->run_with) return run(*plan, operands);
   program->run(*plan, buffers_of(operands));
   return {};
+}
+
+// True if the convolution is the product of a matrix of pixels and one of the weight's that lies in memory as [C][K].
+bool multiplies_by_columns(const ConvProblem& p, const Tensor& weight) {
+  const auto strides = weight.strides();
+  return p.is_1x1() && p.groups == 1 && p.stride_h == 1 && p.stride_w == 1 && p.c > 1 && p.k > 1 && strides[0] == 1 &&
+         strides[1] == p.k;
+}
+
+// Computes such a convolution and the program, if a kernel of input gradients runs it: it is the input gradient of one
+// whose weight lies in memory as [K][C], whose kernels read this weight as it is.
+void try_as_input_grad(const char* op, const ConvProblem& p, const Tensor& input, const Tensor& weight,
+                       ConvEpilogue& program) {
+  ConvProblem other = p;
+  other.direction = Direction::input_grad;
+  std::swap(other.c, other.k);
+  compute(op, other, "weight", torch::stable::transpose(weight, 0, 1), "input", input, nullptr, &program, true);
 }
 
 Tensor forward(const Tensor& input, const Tensor& weight, const std::optional<Tensor>& bias, const Geometry& g,
@@ -145,6 +166,10 @@ Tensor forward(const Tensor& input, const Tensor& weight, const std::optional<Te
     if (bias->dim() != 1 || bias->size(0) != p.k)
       fail(op, "bias has size ", shown(bias->sizes()), ", but weight has ", p.k, " output channels");
     check_same(op, "input", input, "bias", *bias);
+  }
+  if (program && !bias && !input.is_cpu() && multiplies_by_columns(p, weight)) {
+    try_as_input_grad(op, p, input, weight, *program);
+    if (program->done) return {};
   }
   return compute(op, p, "input", input, "weight", weight, bias ? &*bias : nullptr, program);
 }

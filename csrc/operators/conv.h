@@ -20,6 +20,8 @@ class ConvEpilogue {
   virtual ~ConvEpilogue() = default;
   virtual const ProgramCall& call(const ConvProblem& problem) = 0;  // without acc and outputs
   virtual void run(const ConvPlan& plan, const ConvBuffers& buffers) = 0;
+
+  bool done = false;  // a convolution's kernel has run it
 };
 
 // conv2d followed by the program. The returned tensor is undefined if the convolution's kernel ran the program.

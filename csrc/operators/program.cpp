@@ -391,7 +391,6 @@ class ProgramEpilogue final : public ConvEpilogue {
   }
 
   std::optional<Prepared> prepared;
-  bool done = false;
 
  private:
   const char* const op_;

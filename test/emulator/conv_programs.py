@@ -11,7 +11,7 @@ from rounded import reduced_rounded
 from test_stitch import CHANNEL, FULL, tensors_for
 
 import emulator
-from emulator.plans import Problem
+from emulator.plans import DIRECTIONS, Problem
 from emulator.stitching import STORED
 from torch_reformer import program
 from torch_reformer.program.interpreter import interpret
@@ -62,11 +62,12 @@ def declare(planner: ctypes.CDLL, *functions: str) -> ctypes.CDLL:
     return planner
 
 
-def problem_of(sizes, others, type_name="bf16"):
+def problem_of(sizes, others, type_name="bf16", direction="forward"):
     """A problem whose sums are multiples of 1/64, so exact, and below about 1."""
-    problem = Problem("forward", type_name, *sizes, **others)
-    problem.expected = (problem.expected - problem.bias.view(1, -1, 1, 1)) / 64  # without the bias
-    problem.x, problem.filter = problem.x / 16, problem.filter / 4
+    problem = Problem(direction, type_name, *sizes, **others)
+    without_bias = problem.expected - problem.bias.view(1, -1, 1, 1) if direction == "forward" else problem.expected
+    problem.expected = without_bias / 64
+    problem.x, problem.y, problem.filter = problem.x / 16, problem.y / 16, problem.filter / 4
     return problem
 
 
@@ -95,7 +96,8 @@ def _prepare(problem, kernel, tested, tensors, outputs) -> tuple[list[_Launch], 
     """Launches of the kernel with the program and of the kernel that adds up its reductions; and the convolution's
     operands, which must outlive the launches."""
     n, k, h, w = problem.expected.shape
-    operands = [problem.tensor(problem.x), problem.tensor(problem.filter)]
+    source = problem.x if problem.direction == DIRECTIONS.index("forward") else problem.y
+    operands = [problem.tensor(source), problem.tensor(problem.filter)]
     code = (ctypes.c_int64 * len(tested.code))(*tested.code)
     shape = (ctypes.c_int64 * 3)(n, k, h * w)
     types = (ctypes.c_int8 * 16)(*(STORED[tensor.dtype] for tensor in tensors))

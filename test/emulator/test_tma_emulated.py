@@ -10,7 +10,7 @@ from marks import slow
 import emulator
 from emulator import plans
 from emulator.plans import DIRECTIONS, Problem
-from emulator.tma_gemm import COLUMNS, ROWS, check_gemm, gemm_kernels, planner
+from emulator.tma_gemm import COLUMNS, NOTHING, ROWS, check_gemm, gemm_kernels, planner
 
 pytestmark = emulator.needed
 
@@ -25,7 +25,7 @@ WIDE = (1, 200, 17, 16, 328, 1, 1)
     "direction, tile",
     [
         *itertools.product(DIRECTIONS, ["64x64_3", "128x64_6", "128x192_4", "128x128_6_pingpong"]),
-        ("forward", "128x192_4_pingpong"),
+        *itertools.product(["forward", "input_grad"], ["128x192_4_pingpong"]),
     ],
 )
 def test_gemm(direction, tile, type_name):
@@ -60,8 +60,8 @@ def test_planes_that_no_box_can_begin_in_are_refused():
     assert sentence == b"the pixels of an image are no multiple of 16 bytes"
 
 
-def gemm_tiles():
-    start = "tma_gemm_forward_bf16_"
+def gemm_tiles(direction, type_name):
+    start = f"tma_gemm_{direction}_{type_name}_"
     return [name.removeprefix(start) for name in gemm_kernels() if name.startswith(start)]
 
 
@@ -71,8 +71,8 @@ def gemm_tiles():
 @pytest.mark.parametrize("direction", DIRECTIONS)
 def test_all_tiles_of_gemm(direction, type_name):
     problem = Problem(direction, type_name, *WIDE)
-    tiles = gemm_tiles()
-    assert len(tiles) == 10
+    tiles = gemm_tiles(direction, type_name)
+    assert len(tiles) == (9 if direction == "weight_grad" else 10)
     for seed, tile in enumerate(tiles):
         check_gemm(problem, tile, seed=seed)
         if direction != "weight_grad":
@@ -111,8 +111,9 @@ def test_more_rounds_of_the_ring_than_it_has_stages():
     "direction, tile",
     [
         ("forward", "128x128_6_pingpong"),
-        ("input_grad", "128x128_6_pingpong"),
+        ("input_grad", "128x192_4_pingpong"),
         pytest.param("forward", "128x192_4_pingpong", marks=pytest.mark.slow),
+        pytest.param("input_grad", "128x128_6_pingpong", marks=pytest.mark.slow),
     ],
 )
 def test_pingpong(direction, depth, tile):
@@ -136,6 +137,15 @@ def test_pairs_of_blocks(direction, layout, shared):
             check_gemm(problem, tile, shared=shared, row_blocks=1, seed=seed)
         if layout == "nhwc" or direction == "weight_grad":
             check_gemm(problem, tile, shared=shared, splits=2, seed=seed)
+
+
+# Blocks of a part of a tile's steps, of parts of two or three tiles, of whole tiles and of no steps, and one block.
+@pytest.mark.parametrize("shared", [NOTHING, ROWS, COLUMNS])
+@pytest.mark.parametrize("tile", ["64x64_3", *slow("128x128_6", "128x256_4")])
+def test_blocks_share_all_steps(tile, shared):
+    problem = Problem("weight_grad", "bf16", 1, 136, 1, 500, 328, 1, 1)
+    for seed, blocks in enumerate((1, 2, 3, 4, 5, 9, 20)):
+        check_gemm(problem, tile, shared=shared, row_blocks=blocks, splits=0, seed=seed)
 
 
 # --- depthwise

@@ -13,6 +13,7 @@ from torch_reformer.program import Program
 
 pytestmark = [emulator.needed, emulator.without_sanitizers]
 
+GEMM, FINISH = "tma_gemm/tma_gemm.hip", "gemm/implicit_gemm.hip"
 MEMORY, PROGRAM, STORE, TILES = (f"tma_gemm/tma_{name}.h" for name in ("memory", "program", "store", "tiles"))
 OVERWRITTEN = "was written to after (it|the product) was started"
 STUCK = "none of them can go on"
@@ -21,6 +22,8 @@ ANY = f"{WRONG}|{STUCK}|{OVERWRITTEN}|more arrive in a phase"
 
 SUM = conv_programs.BIASED + program.full("full")
 TESTED = Program(program.store(SUM), program.store(program.full("half") * SUM))
+GRADIENT = program.acc() * program.full("full") + 1
+REDUCING = Program(program.store(GRADIENT), program.sum(GRADIENT))
 
 # What is planted: the file, its text, what takes its place, and what is found.
 PLANTED = {
@@ -48,11 +51,26 @@ PLANTED = {
         OVERWRITTEN),
     "the second tensor takes the first one's box": (
         PROGRAM, "tensors[i], to + i * kTmaBoxBytes", "tensors[i], to", WRONG),
+    "rows that don't exist are reduced": (PROGRAM, "add(values[e], rows - first)", "add(values[e], kRows)", WRONG),
+    "a warp's part of a reduction is lost": (PROGRAM, "warp < 4; ++warp", "warp < 3; ++warp", WRONG),
+    "both consumers write the same part": (
+        TILES, "part * kGroups + group, work.column", "part * kGroups, work.column", WRONG),
+    "a part is combined before all have written": (
+        PROGRAM, "tma::group_barrier(1 + group, 128);\n    for (int at", "for (int at", WRONG),
+    "parts of sums take the same place": (GEMM, "tile.part = first - ", "tile.part = 0 * ", WRONG),
+    "parts of steps begin at the first one": (GEMM, "depth = step + first_step;", "depth = step;", WRONG),
+    "a part of a tile is stored as if it were whole": (GEMM, "tile.steps < p.steps ? tile.part : -1", "-1", WRONG),
+    "a part of sums is forgotten": (FINISH, "first / p.steps_each + 1;", "first / p.steps_each;", WRONG),
+    "both blocks of a cluster load the same half": (
+        TILES, "const int line = (Tile::kAlongDepth ? outer : depth) + lines;",
+        "const int line = Tile::kAlongDepth ? outer : depth;", WRONG),
 }  # fmt: skip
 
 
 def run():
-    """A product of more steps than the ring has stages, with two tensors that are loaded and two that are stored."""
+    """A product of more steps than the ring has stages, with two tensors that are loaded and two that are stored; the
+    same without a program; a weight gradient of which blocks share all steps; and an input gradient with a sum of
+    columns."""
     problem = conv_programs.problem_of((1, 520, 1, 640, 200, 1, 1), {}, "bf16")
     for seed in range(3):
         kernel = with_program(problem, "128x128_6_pingpong", row_blocks=1)
@@ -60,6 +78,11 @@ def run():
     for seed in range(3):
         problem = Problem("forward", "bf16", 1, 520, 1, 640, 200, 1, 1)
         check_gemm(problem, "128x128_6_pingpong", row_blocks=1, shared=COLUMNS, seed=seed)
+    check_gemm(Problem("weight_grad", "bf16", 1, 72, 1, 500, 200, 1, 1), "64x64_3", row_blocks=5, splits=0)
+    problem = conv_programs.problem_of((1, 200, 1, 600, 328, 1, 1), {}, "bf16", "input_grad")
+    for seed in range(3):
+        kernel = with_program(problem, "128x192_4_pingpong", row_blocks=1, shared=COLUMNS)
+        conv_programs.check(REDUCING, problem, kernel, seed=seed, reduces_result=True)
 
 
 def test_nothing_planted():

@@ -72,12 +72,15 @@ TENSORS = {
 }
 
 
+# In input gradients the second operand's lines run along the columns.
+@pytest.mark.parametrize("direction", ["forward", "input_grad"])
 @pytest.mark.parametrize(
     "tile", ["128x192_4_pingpong", "128x128_6", *slow("128x128_6_pingpong", "64x64_3", "128x256_4")]
 )
 @pytest.mark.parametrize("name", TENSORS)
-def test_tensors_by_the_copy_engine(name, tile):
-    problem = conv_programs.problem_of((2, 520, 17, 13, 328, 1, 1), {}, "bf16")
+def test_tensors_by_the_copy_engine(name, tile, direction):
+    c, k = (520, 328) if direction == "forward" else (328, 520)
+    problem = conv_programs.problem_of((2, c, 17, 13, k, 1, 1), {}, "bf16", direction)
     for seed, cut in enumerate((dict(row_blocks=1), dict(row_blocks=1, shared=COLUMNS), dict(shared=ROWS))):
         kernel = with_program(problem, tile, **cut)
         conv_programs.check(Program(*TENSORS[name]), problem, kernel, seed=seed, reduces_result=True)
@@ -122,6 +125,16 @@ REDUCTIONS = {
 def test_reductions(name, kind):
     """Reductions are of the rounded results, in the rows and columns that exist."""
     check(Program(*REDUCTIONS[name]), kind, row_blocks=1 + len(name) % 2)
+
+
+@pytest.mark.parametrize("direction", ["forward", "input_grad"])
+@pytest.mark.parametrize("name", REDUCTIONS)
+def test_reductions_in_turns(name, direction):
+    """Beside the most sums, over several tiles a consumer, of which the last one ends beyond the rows."""
+    problem = conv_programs.problem_of((1, 200, 25, 17, 264, 1, 1), {}, "bf16", direction)
+    for seed, cut in enumerate((dict(row_blocks=1), dict(row_blocks=1, shared=COLUMNS))):
+        kernel = with_program(problem, "128x192_4_pingpong", **cut)
+        conv_programs.check(Program(*REDUCTIONS[name]), problem, kernel, seed=seed, reduces_result=True)
 
 
 @pytest.mark.parametrize("kind", ["1x1", *slow("3x3")])

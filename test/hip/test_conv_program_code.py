@@ -15,6 +15,8 @@ from torch_reformer.program import Program
 
 BIASED = program.acc() + program.channel("bias")
 RECTIFIED = program.relu(BIASED * program.full("residual"))
+BEFORE = program.full("before")
+GELU_GRADIENT = program.acc() * (program.normal_cdf(BEFORE) + BEFORE * program.normal_pdf(BEFORE))
 PROGRAMS = {
     "residual, silu": Program(program.store(program.silu(BIASED + program.full("residual")))),
     "gelu and what it is of": Program(program.store(BIASED), program.store(program.gelu(BIASED))),
@@ -29,6 +31,7 @@ REDUCING = {
     "moments": fused_programs.moments(frozenset()),
     "moments with a bias": fused_programs.moments(frozenset(["bias"])),
     "sum": Program(program.store(RECTIFIED), program.sum(RECTIFIED)),
+    "gradient of gelu and its sum": Program(program.store(GELU_GRADIENT), program.sum(GELU_GRADIENT)),
 }
 
 
@@ -38,9 +41,10 @@ def tensor(kind):
     return torch.empty(1, dtype=torch.int64 if kind == "random" else torch.float32)
 
 
-def source(with_program, name, filter, tile, type_name="bf16"):
+def source(with_program, name, filter, tile, type_name="bf16", direction="forward"):
     tested, half = (PROGRAMS | REDUCING)[name], filter // 2
-    problem = Problem("forward", type_name, 2, 8, 4, 4, 24, filter, filter, pad=(half, half))
+    c, k = (8, 24) if direction == "forward" else (24, 8)
+    problem = Problem(direction, type_name, 2, c, 4, 4, k, filter, filter, pad=(half, half))
     kernel = with_program(problem, tile)
     return conv_programs.source(problem, kernel, tested, [tensor(kind) for kind in tested.inputs.values()])
 
@@ -61,16 +65,12 @@ def test_tma_gemm(name, filter, tile):
     check_hopper(source(tma_gemm.with_program, name, filter, tile), "wgmma.mma_async")
 
 
-# Besides 192 sums there are no registers for reductions.
-@pytest.mark.parametrize(
-    "name, tile",
-    [
-        *((name, "128x128_6_pingpong") for name in (*PROGRAMS, *REDUCING)),
-        *((name, "128x192_4_pingpong") for name in PROGRAMS),
-    ],
-)
-def test_pingpong(name, tile):
-    check_hopper(source(tma_gemm.with_program, name, 1, tile), "wgmma.mma_async")
+# In input gradients the second operand lies along columns.
+@pytest.mark.parametrize("direction", ["forward", "input_grad"])
+@pytest.mark.parametrize("tile", ["128x192_4_pingpong", *slow("128x128_6_pingpong", "128x128_6", "128x64_6")])
+@pytest.mark.parametrize("name", [*PROGRAMS, *REDUCING])
+def test_product(name, tile, direction):
+    check_hopper(source(tma_gemm.with_program, name, 1, tile, direction=direction), "wgmma.mma_async")
 
 
 OF_CHANNELS = {

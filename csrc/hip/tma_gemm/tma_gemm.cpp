@@ -9,16 +9,19 @@
 namespace reformer {
 namespace {
 
-// Kernels whose tiles have so many rows and columns of the product.
+// Kernels whose tiles have so many rows and columns of the product. streamed: their blocks share the steps of all tiles
+// evenly.
 class GpuTmaGemm final : public GpuSolver {
  public:
-  GpuTmaGemm(const char* name, int rows, int columns, TmaConsumers consumers = TmaConsumers::cooperative)
-      : name_(name) {
+  GpuTmaGemm(const char* name, int rows, int columns, TmaConsumers consumers = TmaConsumers::cooperative,
+             bool streamed = false)
+      : name_(name), streamed_(streamed) {
     for (const TmaGemmKernel& kernel : tma_gemm_kernels())
       if (kernel.tile.rows == rows && kernel.tile.columns == columns && kernel.tile.consumers == consumers)
         kernels_.push_back(&kernel);
   }
   const char* name() const override { return name_; }
+  bool estimates() const override { return !streamed_; }  // no schedule of this kind has been timed
 
   Planned<ConvPlan> plan(const ConvProblem& p, const Device& device) const override {
     if (!has_tma(device.arch)) return "it is for Hopper GPUs (sm_90)";
@@ -40,8 +43,9 @@ class GpuTmaGemm final : public GpuSolver {
   }
 
   Planned<ConvPlan> plan_with(const ProgramCall& program, const ConvProblem& p, const Device& device) const override {
-    if (p.direction != Direction::forward || tma_gemm_layout(p) != Layout::nhwc ||
-        !supports_program(program, {2, Reduces::result}))
+    const bool has_kernel =
+        p.direction == Direction::forward || (p.direction == Direction::input_grad && !has_tma_windows(p));
+    if (!has_kernel || tma_gemm_layout(p) != Layout::nhwc || !supports_program(program, {2, Reduces::result}))
       return "it does not run such a program";
     const TmaEpilogue epilogue = tma_epilogue(tma_tensors(program));
     const Choice chosen = best(p, device, epilogue, !program.program.reductions.empty());
@@ -50,8 +54,9 @@ class GpuTmaGemm final : public GpuSolver {
     const TmaGemmProgram kernel(chosen.kernel, chosen.config, program);
     ConvPlan plan;
     plan.workspace_bytes = kernel.workspace_bytes();
-    plan.run_with = [kernel](const ConvBuffers& b, const ProgramCall& call) {
-      kernel.launch(b.queue, b.x, b.w, call, b.workspace);
+    plan.run_with = [kernel, forward = p.direction == Direction::forward](const ConvBuffers& b,
+                                                                          const ProgramCall& call) {
+      kernel.launch(b.queue, forward ? b.x : b.y, b.w, call, b.workspace);
     };
     return plan;
   }
@@ -72,10 +77,9 @@ class GpuTmaGemm final : public GpuSolver {
     for (const TmaGemmKernel* kernel : kernels_) {
       if (!kernel->computes(p)) continue;
       tried.kernel = kernel->with(epilogue);
-      // With fewer stages nothing is loaded during a product. Besides 192 sums there are no registers for a reduction.
-      const bool many_sums = tried.kernel.tile.takes_turns() && tried.kernel.tile.columns > 128;
-      if (tried.kernel.tile.stages < 2 || (reduces && many_sums)) continue;
-      for (const TmaGemmSchedule& schedule : tma_gemm_schedules(p, tried.kernel, units)) {
+      if (tried.kernel.tile.stages < 2) continue;  // nothing would be loaded during a product
+      for (const TmaGemmSchedule& schedule :
+           streamed_ ? tma_gemm_streams(p, tried.kernel, units) : tma_gemm_schedules(p, tried.kernel, units)) {
         configure_tma_gemm(p, tried.kernel, schedule, tried.config);
         if (reduces && (schedule.splits > 1 || tma_gemm_parts(tried.kernel, tried.config.args) > kMostParts * units))
           continue;
@@ -89,6 +93,7 @@ class GpuTmaGemm final : public GpuSolver {
   static constexpr int kMostParts =
       6;  // partial results per channel and multiprocessor: with the smallest tiles, so many blocks fill the GPU once
   const char* name_;
+  const bool streamed_;
   std::vector<const TmaGemmKernel*> kernels_;
 };
 
@@ -103,6 +108,8 @@ const Solver& gpu_tma_gemm_64x128() { static const GpuTmaGemm solver("gpu_tma_ge
 const Solver& gpu_tma_gemm_64x64() { static const GpuTmaGemm solver("gpu_tma_gemm_64x64", 64, 64); return solver; }
 const Solver& gpu_tma_gemm_pingpong_128x192() { static const GpuTmaGemm solver("gpu_tma_gemm_pingpong_128x192", 128, 192, TmaConsumers::pingpong); return solver; }
 const Solver& gpu_tma_gemm_pingpong_128x128() { static const GpuTmaGemm solver("gpu_tma_gemm_pingpong_128x128", 128, 128, TmaConsumers::pingpong); return solver; }
+const Solver& gpu_tma_gemm_streamed_128x256() { static const GpuTmaGemm solver("gpu_tma_gemm_streamed_128x256", 128, 256, TmaConsumers::cooperative, true); return solver; }
+const Solver& gpu_tma_gemm_streamed_128x128() { static const GpuTmaGemm solver("gpu_tma_gemm_streamed_128x128", 128, 128, TmaConsumers::cooperative, true); return solver; }
 // clang-format on
 
 }  // namespace reformer

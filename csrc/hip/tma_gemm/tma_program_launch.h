@@ -31,10 +31,11 @@ class TmaGemmProgram {
 
   int64_t workspace_bytes() const { return generated_.workspace_bytes(); }
 
-  void launch(const gpu::Queue& queue, const void* x, const void* filter, const ProgramCall& call,
+  // source: x, or in an input gradient y.
+  void launch(const gpu::Queue& queue, const void* source, const void* filter, const ProgramCall& call,
               void* workspace) const {
     TmaGemmConfig bound = config_;
-    bind(bound, kernel_, x, nullptr, filter, nullptr, generated_.result_of(call), nullptr);
+    bind(bound, kernel_, source, source, filter, nullptr, generated_.result_of(call), nullptr);
     if (kernel_.what.windows)
       launch_with<TmaWindowsArgs>(bound, queue, call, workspace);
     else

@@ -53,6 +53,7 @@ DEVICE void load_tile(const TensorMap& map, const Tile& to, unsigned barrier, in
 //   Tile                             a tile of rows, whose first row is `row`
 //   for_each_tile(first, function)   calls function(tile) for the block's tiles of rows
 //   steps_of(tile, steps)            number of the block's steps that the tile takes
+//   part_of(tile)                    number of the part that these steps are of the sums; -1 if they are whole
 //   copies_of(tile, first_step)      the copying thread's state: begin(step), a(to, barrier), b(to, barrier), end()
 //   columns()                        the end of the result's columns
 //   store(tile, from, row, column)   starts the store of one box of the result
@@ -95,6 +96,7 @@ struct TmaBlock {
     bool with_b = true;
     work.for_each_tile(first, [&](const Tile& tile) {
       auto copies = work.copies_of(tile, first_step);
+      NOT_UNROLLED
       for (int step = 0; step < work.steps_of(tile, steps); ++step) {
         copies.begin(first_step + step);
         const unsigned full = memory.full(state.stage);
@@ -167,8 +169,9 @@ struct TmaBlock {
       multiply(tile, sums, state, group, turn);
       turn ^= 1;
       const int row = row_of(tile, group);
-      if (Program::kRounds && work.p.partial)
-        store_partial(work, sums, row);
+      const int part_of_tile = Program::kRounds ? work.part_of(tile) : -1;
+      if (part_of_tile >= 0)
+        store_partial(work, sums, row, part_of_tile);
       else
         store_result(work, tile, sums, memory, loads, half, group, row, epilogue);
     };

@@ -273,7 +273,9 @@ def _is_computed_by_kernel(product: Product, kernel: KernelProgram) -> bool:
     """True if a kernel on Hopper computes a product with its program, as the planner expects."""
     (_, depth, rows, _), columns = product.input.layout.sizes, product.weight.layout.sizes[0]
     dtype = {torch.bfloat16: "BF16", torch.float16: "FP16"}[product.results[0].dtype]
-    key = f"{depth}-{rows}-1-1x1-{columns}-{rows}-1-1-0x0-1x1-1x1-0-NHWC-{dtype}-F"
+    # A weight that lies in memory by columns is read by the kernels of input gradients (csrc/operators/conv.cpp).
+    inner, outer, direction = (columns, depth, "B") if product.reads_columns else (depth, columns, "F")
+    key = f"{inner}-{rows}-1-1x1-{outer}-{rows}-1-1-0x0-1x1-1x1-0-NHWC-{dtype}-{direction}"
     with real_tensors():
         decision, _ = native.epilogue(native.problem_parse(key), "sm_90", kernel.program.code)
     return bool(decision.is_fused)

@@ -3,13 +3,12 @@
 PyTorch's product and a stitched kernel write the product's result and read it again. A kernel of this package that
 computes both (csrc/hip/tma_gemm) does not, but the operations take issue slots while it multiplies. A product becomes
 an anchor of fusion (:class:`Product`) if the expected time falls (ir/epilogue_cost.py). It says which operations may
-join it: those whose stored results the kernel's copy engine can store. What is reduced over rows, like a layer norm's
-operand, is read by another kernel again, which counts.
+join it: those whose stored results the kernel's copy engine can store, and one reduction of each column, as for a
+bias's gradient. What is reduced along rows, like a layer norm's operand, is read by another kernel again, which counts.
 
-A bias of ``aten.addmm`` becomes an operation again. A second factor whose columns are not adjacent to themselves in
-memory, as in input gradients, is copied in the other order first; that counts, too. Products with rows that begin at no
-multiples of 16 bytes or of other data types stay calls. The operations are unchanged, so are values, except that the
-product is not rounded before them.
+A bias of ``aten.addmm`` becomes an operation again. The second factor may lie in memory by columns or, as in input
+gradients, by rows. Products with rows that begin at no multiples of 16 bytes or of other data types stay calls. The
+operations are unchanged, so are values, except that the product is not rounded before them.
 """
 
 from __future__ import annotations
@@ -20,11 +19,10 @@ import torch
 
 from ...runtime.config import settings
 from ...runtime.dtypes import NARROW
-from ..ir.contiguous import copied
-from ..ir.device_model import GPUS, flops, kind_of_operator, predicted_us
+from ..ir.device_model import GPUS, flops, predicted_us
 from ..ir.epilogue_cost import epilogue_us, slots_of
 from ..ir.graph import Call, Geometry, Graph, Indexed, Map, Operation, Reduce, Value, View, is_cast
-from ..ir.index_maps import operand_maps
+from ..ir.index_maps import operand_maps, without
 from ..ir.iteration_space import IterationSpace
 from ..ir.layout import Layout
 from ..ir.product import Product, result_layout
@@ -105,13 +103,15 @@ def _factors(call: Operation) -> tuple[View | None, View, View] | None:
 
 
 def _add_anchor(graph: Graph, call: Call, bias: View | None, first: View, second: View) -> Product:
-    """Add the product, after a copy of its second factor if need be, and the addition of its bias."""
+    """Add the product, and the addition of its bias."""
     (result,) = call.results
     (rows, depth), columns = first.layout.sizes, second.layout.sizes[1]
-    if not second.transposed().layout.is_row_major:
-        second = copied(graph, second.transposed(), Layout.row_major((columns, depth))).transposed()
     image = View(first.value, Layout((1, depth, rows, 1), (rows * depth, 1, depth, depth), first.layout.offset))
-    filter = View(second.value, Layout((columns, depth, 1, 1), (depth, 1, depth, depth), second.layout.offset))
+    of_depth, of_column = second.layout.strides
+    pitch = max(of_depth, of_column)
+    filter = View(
+        second.value, Layout((columns, depth, 1, 1), (of_column, of_depth, pitch, pitch), second.layout.offset)
+    )
     product = Product(image, filter, _POINTWISE, None, frozenset())
     product.node = call.node
     graph.operations.append(product)
@@ -136,6 +136,7 @@ class _Epilogue:
         self.result, self.call = product.results[0], call
         self.space = IterationSpace(1, *result_layout(product).sizes[1:3], 1, True)
         self.inside = self._following(set())
+        self.reductions: list[Reduce] = []  # of columns; kernels compute one
 
     def best(self, gpu: str) -> frozenset[Operation]:
         """As many operations as one kernel computes; none if it is expected to take longer than two."""
@@ -145,7 +146,15 @@ class _Epilogue:
             self.inside = self._following(refused)
         if self.product.is_call(self.inside):
             return frozenset()
-        return frozenset(self.inside) if self._saved_us(gpu) > 0 else frozenset()
+        saved = self._saved_us(gpu)
+        self.reductions = self._reductions()
+        if self.reductions:
+            with_reductions = self._saved_us(gpu)
+            if with_reductions > saved:
+                saved = with_reductions
+            else:
+                self.reductions = []
+        return frozenset([*self.inside, *self.reductions]) if saved > 0 else frozenset()
 
     def _readers(self, value: Value) -> list[Operation | None]:
         """The operations that read a value; None stands for a result of the graph."""
@@ -205,6 +214,22 @@ class _Epilogue:
                 return False
         return True
 
+    def _reductions(self) -> list[Reduce]:
+        """The first reduction of columns of the first tensor that is stored, which stays one that others read."""
+        stored = self._stored()
+        value = next(iter(stored), None)
+        for reader in stored.get(value, ()):
+            if isinstance(reader, Reduce) and len(stored[value]) > 1 and self._is_of_columns(reader):
+                return [reader]
+        return []
+
+    def _is_of_columns(self, operation: Reduce) -> bool:
+        """True if the operation reduces each column of a tensor that is as large as the product and lies as it does."""
+        layout, (result,) = operation.input.layout, operation.results
+        if layout.numel != self.space.numel or not operation.input.is_full or result.dtype == torch.float64:
+            return False
+        return self.space.dense_kind(without(layout, operation.over)) == "channel"
+
     def _unsupported(self) -> Operation | None:
         """An operation without which one kernel may be possible; None if it is possible."""
         stored = [value for value in self._stored() if value is not self.result]
@@ -219,7 +244,7 @@ class _Epilogue:
 
     def _stored(self) -> dict[Value, list[Operation | None]]:
         """Results that other operations read, and these."""
-        inside: set[Operation | None] = set(self.inside)
+        inside: set[Operation | None] = {*self.inside, *self.reductions}
         stored: dict[Value, list[Operation | None]] = {}
         for value in (self.result, *(operation.results[0] for operation in self.inside)):
             if others := [reader for reader in self._readers(value) if reader not in inside]:
@@ -252,16 +277,13 @@ class _Epilogue:
             fused = sum(isinstance(reader, (Map, Reduce)) for reader in readers)
             again += value.bytes if fused else 0
             written += value.bytes if value is not self.result and fused < len(readers) else 0
-        separate = predicted_us(gpu, "stitch", size + of_loaded + written, 0)
+        separate = predicted_us(gpu, "stitch columns" if self.reductions else "stitch", size + of_loaded + written, 0)
         if again:  # a kernel that reads the product's result is left, and reads these instead
             separate -= predicted_us(gpu, "stitch", again, 0)
-        maker = self.product.weight.value.maker
-        if isinstance(maker, Call) and maker not in self.uses.place:
-            if again:  # fusion may choose otherwise, so that the copy would be lost
-                return 0
-            separate -= predicted_us(gpu, kind_of_operator(maker.operator), 2 * self.product.weight.value.bytes, 0)
         bytes = of_factors + size, of_factors + of_loaded + sum(value.bytes for value in stored)
-        slots = slots_of(self.inside, len(loaded) + len(stored) - 1)
+        slots = slots_of([*self.inside, *self.reductions], len(loaded) + len(stored) - 1)
+        if self.reductions:  # another kernel adds up the blocks' results
+            separate -= predicted_us(gpu, "stitch", 0, 0)
         return separate - epilogue_us(gpu, self.space.numel, flops(self.product), bytes, slots)
 
 

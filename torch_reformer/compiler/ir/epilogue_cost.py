@@ -11,7 +11,7 @@ from collections.abc import Iterable
 
 from ...program import Value as Expression
 from .device_model import GPUS, us_of_bytes
-from .graph import Map
+from .graph import Map, Reduce
 
 _SLOTS = {  # of operations that take more than one instruction
     **{"normal_cdf": 22, "normal_pdf": 8, "erf": 20, "tanh": 10, "sigmoid": 8, "random": 16},
@@ -20,11 +20,12 @@ _SLOTS = {  # of operations that take more than one instruction
 }
 _LEAVES = ("acc", "full", "channel", "row", "plane", "scalar", "constant", "rows", "columns", "channel_index")
 _ACCESS = 2  # slots to load or to store an element of a tensor as large as the result
+_REDUCED = 4  # slots to add an element to its column's reduction
 _US_OF_SLOT = 0.028e-6  # an element's slot; a GPU with Hopper's 132 multiprocessors has 4 * 32 of them a cycle
 _OF_ARITHMETIC = 0.66  # of the data sheet's rate, while the tensor cores multiply
 
 
-def slots_of(operations: Iterable[Map], accesses: int) -> int:
+def slots_of(operations: Iterable[Map | Reduce], accesses: int) -> int:
     """Issue slots an element of these operations.
 
     Args:
@@ -32,6 +33,9 @@ def slots_of(operations: Iterable[Map], accesses: int) -> int:
     """
     total = accesses * _ACCESS
     for operation in operations:
+        if isinstance(operation, Reduce):
+            total += _REDUCED
+            continue
         todo = [
             operation.expression(*(Expression("scalar", attribute=f"t{i}") for i, _ in enumerate(operation.inputs)))
         ]

@@ -22,6 +22,11 @@ class Product(Conv):
     epilogue: frozenset[Operation]
 
     @property
+    def reads_columns(self) -> bool:
+        """True if adjacent elements of the second factor belong to different columns of the product."""
+        return self.weight.layout.strides[0] == 1
+
+    @property
     def matrices(self) -> tuple[View, View]:
         """The factors of the product."""
         (_, depth, rows, _), columns = self.input.layout.sizes, self.weight.layout.sizes[0]
