@@ -42,6 +42,10 @@ int cuDeviceGetAttribute(int* value, int which, int device) {
   *value = which == 75 ? major[device] : which == 76 ? minor[device] : which == 16 ? 132 + device : 232448;
   return 0;
 }
+int cuDeviceGetName(char* name, int size, int device) {
+  snprintf(name, size, "NVIDIA %s 80GB", device ? "Nothing" : "H100");
+  return 0;
+}
 int cuDevicePrimaryCtxRetain(void** result, int device) {
   *result = &contexts[device];
   return 0;
