@@ -199,7 +199,7 @@ def test_learns_one_file_for_two_gpus(no_products, tmp_path, capsys):
         write_timings(path, made_up_records(tasks(260, seed=0), device))
         arguments.append(f"{device}={path}")
     out = tmp_path / "mine.pt"
-    assert main(["train", "--arch", "sm_90", "--timings", *arguments, "--out", str(out), "--epochs", "60"]) == 0
+    assert main(["train", "--arch", "sm_90", "--timings", *arguments, "--out", str(out)]) == 0
     weights = weights_file.load(out)
     assert weights.name == "sm_90-products" and set(weights.candidates) <= {"aten", *SOLVERS}
     weights.activate()
@@ -209,7 +209,7 @@ def test_learns_one_file_for_two_gpus(no_products, tmp_path, capsys):
             times = made_up_records([task], device)[0].times
             name = chosen(task.epilogue, device, task.problem) if task.epilogue else _alone(task.problem, device)
             slow.append(math.log(times[name] / min(times.values())))
-        assert math.exp(sum(slow) / len(slow)) < 1.06, "products that were never trained on"
+        assert math.exp(sum(slow) / len(slow)) < 1.04, "products that were never trained on"
     capsys.readouterr()
     assert main(["explain", f"{PRODUCT}+bias.store.gelu", "--device", "sm_90:H100"]) == 0
     text = capsys.readouterr().out

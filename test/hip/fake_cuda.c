@@ -1,6 +1,7 @@
 // A CUDA driver without a GPU, for test_gpu_runtime.py: it refuses what the real one would refuse, and counts.
 #include <stdatomic.h>
 #include <stdlib.h>
+#include <stdio.h>
 #include <string.h>
 
 enum { kInvalidImage = 200, kInvalidContext = 201, kNoBinary = 209, kNotFound = 500, kForbiddenInCapture = 900 };

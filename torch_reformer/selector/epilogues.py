@@ -51,14 +51,14 @@ def _silu_grad(value: program.Value, name: str) -> program.Value:
 
 
 _STEPS = {
-    "gelu_grad": _gelu_grad,
-    "silu_grad": _silu_grad,
-    "relu_grad": lambda value, name: program.select(program.full(name) > 0, value, 0),
     "bias": lambda value, name: value + program.channel(name),
     "scale": lambda value, name: value * program.channel(name),
     "residual": lambda value, name: value + program.full(name),
     "gate": lambda value, name: value * program.full(name),
     "dropout": _dropout,
+    "gelu_grad": _gelu_grad,
+    "silu_grad": _silu_grad,
+    "relu_grad": lambda value, name: program.select(program.full(name) > 0, value, 0),
 }
 _CODE = "code_"
 _OUTPUTS = {"store": program.store, "moments": program.moments, "sum": program.sum}
