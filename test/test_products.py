@@ -199,7 +199,7 @@ def test_learns_one_file_for_two_gpus(no_products, tmp_path, capsys):
         write_timings(path, made_up_records(tasks(260, seed=0), device))
         arguments.append(f"{device}={path}")
     out = tmp_path / "mine.pt"
-    assert main(["train", "--arch", "sm_90", "--timings", *arguments, "--out", str(out)]) == 0
+    assert main(["train", "--arch", "sm_90", "--timings", *arguments, "--out", str(out), "--epochs", "120"]) == 0
     weights = weights_file.load(out)
     assert weights.name == "sm_90-products" and set(weights.candidates) <= {"aten", *SOLVERS}
     weights.activate()
@@ -252,7 +252,9 @@ def test_measured_products_are_records(no_products):
     dataset = make_dataset([("sm_90", records)])
     assert len(dataset) == len(records) == 30 and not dataset.left_out and dataset.decides == "products"
     fused = [record for record in records if record.epilogue]
-    slow = [math.log(each.times[chosen(each.epilogue, problem=each.problem)] / min(each.times.values())) for each in fused]
+    slow = [
+        math.log(each.times[chosen(each.epilogue, problem=each.problem)] / min(each.times.values())) for each in fused
+    ]
     assert math.exp(sum(slow) / len(slow)) < 1.03
 
 
