@@ -36,35 +36,13 @@ PROGRAMS = {
     **{"bias.store.gelu_tanh": 2, "bias.store.silu": 1, "relu_grad": 1, "bias.scale.residual": 2, "gelu_grad.sum": 2},
     **{"scale": 1, "bias.dropout": 1},
 }
-WIDTHS = (
-    96,
-    128,
-    192,
-    256,
-    320,
-    384,
-    448,
-    512,
-    576,
-    640,
-    768,
-    896,
-    1024,
-    1152,
-    1280,
-    1536,
-    1600,
-    2048,
-    2560,
-    3072,
-    4096,
-)
+WIDTHS = (96, 128, 192, 256, 320, 384, 512, 576, 640, 768, 896, 1024, 1280, 1536, 2048, 2560, 3072, 4096)
 FACTORS = (1, 1, 2, 8 / 3, 3, 4, 4, 4)  # columns over the width
 ROWS = (1024, 2048, 4096, 6272, 8192, 12608, 16384, 25088, 32768, 50176, 100352, 401408)
 
 
 def products_of_plans(name: str) -> list[str]:
-    """Products that could have programs in their kernels, in a model's training step; in a process with the fake GPU."""
+    """Products of a model's training step that could have programs in their kernels; needs the fake GPU."""
     found: dict[str, None] = {}
     choice = Product.choice
 

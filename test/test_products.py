@@ -192,6 +192,7 @@ def test_kinds_of_records_are_not_mixed():
     assert len(dataset) == 1 and dataset.left_out == {"of programs that are not known": 1}
 
 
+@pytest.mark.slow
 def test_learns_one_file_for_two_gpus(no_products, tmp_path, capsys):
     arguments = []
     for device in ("sm_90", "sm_90:H100"):
@@ -199,7 +200,7 @@ def test_learns_one_file_for_two_gpus(no_products, tmp_path, capsys):
         write_timings(path, made_up_records(tasks(260, seed=0), device))
         arguments.append(f"{device}={path}")
     out = tmp_path / "mine.pt"
-    assert main(["train", "--arch", "sm_90", "--timings", *arguments, "--out", str(out), "--epochs", "120"]) == 0
+    assert main(["train", "--arch", "sm_90", "--timings", *arguments, "--out", str(out)]) == 0
     weights = weights_file.load(out)
     assert weights.name == "sm_90-products" and set(weights.candidates) <= {"aten", *SOLVERS}
     weights.activate()
