@@ -209,7 +209,8 @@ def make_dataset(databases: Iterable[tuple[str, Sequence[Record]]], least: int =
     if decides == "kernels":
         sequences = [sequence([record.problem for record in records], device) for device, records in used.items()]
     else:
-        sequences = [tuple(map(torch.stack, zip(*usable[device][1], strict=True))) for device in used]
+        terms = [list(zip(*usable[device][1], strict=True)) for device in used]
+        sequences = [(torch.stack(rows), torch.stack(weights)) for rows, weights in terms]
     architectures = sorted(set(map(architecture, used)))
     counts = [(architectures.index(architecture(device)), len(records)) for device, records in used.items()]
     return Dataset(

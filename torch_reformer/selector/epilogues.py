@@ -99,8 +99,8 @@ def text_of(code: tuple[int, ...], usual: Iterable[str] = ()) -> str:
 def _decoded(text: str) -> Program:
     try:
         packed = text.removeprefix(_CODE)
-        packed = zlib.decompress(base64.urlsafe_b64decode(packed + "=" * (-len(packed) % 4)))
-        return decode(struct.unpack(f"<{len(packed) // 8}q", packed))
+        code = zlib.decompress(base64.urlsafe_b64decode(packed + "=" * (-len(packed) % 4)))
+        return decode(struct.unpack(f"<{len(code) // 8}q", code))
     except (ValueError, zlib.error, struct.error) as error:
         raise ValueError(f"{text!r} is not the code of an epilogue") from error
 
