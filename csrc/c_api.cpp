@@ -67,16 +67,21 @@ int32_t reformer_decide_all(const ConvProblem* problems, int64_t count, const ch
   });
 }
 
-int32_t reformer_candidates(const ConvProblem* problem, const char* device_text, ReformerCandidate* result,
-                            int32_t* count) {
+int32_t reformer_candidates(const ConvProblem* problem, const char* device_text, const int64_t* code, int64_t size,
+                            ReformerCandidate* result, int32_t* count) {
   return guarded(-1, [&] {
     problem->check();
-    const auto found = candidates(*problem, device_of(device_text), config());
-    *count = static_cast<int32_t>(found.size());
-    for (const Candidate& candidate : found)
-      *result++ = {candidate.solver->name(), candidate.reason,      candidate.estimate_us, candidate.workspace_bytes,
-                   int32_t(candidate.index), candidate.probability, candidate.condition};
-    return reformer_decide(problem, device_text);
+    int32_t choice = -1;
+    with_program(*problem, code, size, [&](const ProgramCall* program) {
+      const Device device = device_of(device_text);
+      const auto found = candidates(*problem, device, config(), program);
+      *count = static_cast<int32_t>(found.size());
+      for (const Candidate& candidate : found)
+        *result++ = {candidate.solver->name(), candidate.reason,      candidate.estimate_us, candidate.workspace_bytes,
+                     int32_t(candidate.index), candidate.probability, candidate.condition};
+      choice = index_of(decide(*problem, device, program));
+    });
+    return choice;
   });
 }
 

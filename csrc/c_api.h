@@ -64,9 +64,9 @@ REFORMER_API int32_t reformer_decide_all(const reformer::ConvProblem* problems, 
                                          int32_t* choices);
 
 // Fills in those of the reformer_solver_count() solvers that run on the device, and their number. Returns the index of
-// the choice among all solvers.
-REFORMER_API int32_t reformer_candidates(const reformer::ConvProblem* problem, const char* device,
-                                         ReformerCandidate* candidates, int32_t* count);
+// the choice among all solvers. If size is not 0, the program of this code follows.
+REFORMER_API int32_t reformer_candidates(const reformer::ConvProblem* problem, const char* device, const int64_t* code,
+                                         int64_t size, ReformerCandidate* candidates, int32_t* count);
 
 // The plan decided in this thread for a problem on torch's GPU of this index, or on the CPU (-1).
 struct ReformerConvPlan {
@@ -120,6 +120,9 @@ REFORMER_API int32_t reformer_epilogue(const reformer::ConvProblem* problem, con
 REFORMER_API void reformer_feature_shape(int32_t decides, int32_t shape[4]);
 REFORMER_API int32_t reformer_features(const reformer::ConvProblem* problems, int64_t count, const char* device,
                                        int32_t* rows, float* weights);
+// The same for one matrix product; if size is not 0, with the program of this code.
+REFORMER_API int32_t reformer_product_features(const reformer::ConvProblem* problem, const char* device,
+                                               const int64_t* code, int64_t size, int32_t* rows, float* weights);
 
 // _check: true if the selector is valid. _set makes it decide for its architecture from now on, and copies the tensors;
 // _remove undoes that.
@@ -174,6 +177,8 @@ REFORMER_API void reformer_gpu_kernels(const char* folder);
 // Set the file of NVRTC for the case that neither torch nor the loader has it (jit/rtc.h).
 REFORMER_API void reformer_gpu_nvrtc(const char* file);
 REFORMER_API const char* reformer_gpu_architecture(int32_t device);
+// Text form of torch's GPU of this index as a device.
+REFORMER_API const char* reformer_gpu_device(int32_t device);
 
 // Why there are no kernels for an architecture; an empty string if there are.
 REFORMER_API const char* reformer_gpu_unavailable(const char* architecture);

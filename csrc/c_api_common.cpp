@@ -1,6 +1,7 @@
 #include "c_api_common.h"
 
 #include <algorithm>
+#include <stdexcept>
 #include <utility>
 
 #include "cpu/parallel.h"
@@ -19,6 +20,21 @@ void set_error(const char* message) { error = message; }
 const char* keep(std::string value) {
   text = std::move(value);
   return text.c_str();
+}
+
+ProgramCall call_without_tensors(const Program& program, const ConvProblem& p) {
+  const auto type = Stored(int8_t(p.dtype));
+  const auto [n, channels, h, w] = p.result_sizes();
+  ProgramCall call{program, {p.layout, n, channels, h * w}, type, nullptr, {}, {}};
+  for (const ProgramInput& input : program.inputs) {
+    if (input.kind == ProgramOp::table || input.kind == ProgramOp::index)
+      throw std::invalid_argument("tables are looked up behind no convolution");
+    const Stored given = input.kind == ProgramOp::random ? Stored::key
+                         : input.kind == ProgramOp::full ? type
+                                                         : Stored::fp32;
+    call.inputs.push_back({nullptr, given});
+  }
+  return call;
 }
 
 Device device_of(const char* text) {

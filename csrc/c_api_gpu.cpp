@@ -27,6 +27,10 @@ const char* reformer_gpu_architecture(int32_t device) {
   return guarded<const char*>(nullptr, [&] { return gpu::architecture(device).c_str(); });
 }
 
+const char* reformer_gpu_device(int32_t device) {
+  return guarded<const char*>(nullptr, [&] { return keep(gpu::device(device).str()); });
+}
+
 const char* reformer_gpu_unavailable(const char* architecture) {
   return guarded<const char*>(nullptr, [&] {
     const char* why = gpu::unavailable(architecture);

@@ -23,8 +23,8 @@ std::shared_ptr<const Selector> selector_of(const Device& device) {
 }
 
 Decides decides_of(int32_t number) {
-  if (number != int32_t(Decides::kernels) && number != int32_t(Decides::epilogues))
-    throw std::invalid_argument("selectors decide about kernels (0) or epilogues (1)");
+  if (number < 0 || number >= kDecisions)
+    throw std::invalid_argument("selectors decide about kernels (0), epilogues (1) or products (2)");
   return Decides(number);
 }
 
@@ -36,7 +36,7 @@ std::shared_ptr<const Selector> selector_from(const ReformerSelector& s) {
                                 ": train it anew with `python -m torch_reformer train` of this installation");
   const Decides decides = decides_of(s.decides);
   std::vector<std::string> names;
-  if (decides == Decides::kernels)
+  if (decides != Decides::epilogues)
     for (const Solver* solver : solvers()) names.push_back(solver->name());
   else
     names.assign(std::begin(kEpilogueWays), std::end(kEpilogueWays));
@@ -57,41 +57,25 @@ void copy(const Features& features, int32_t*& rows, float*& weights) {
     }
 }
 
-// The call of a program after the problem's convolution, without its tensors.
-ProgramCall call_without_tensors(const Program& program, const ConvProblem& p) {
-  const auto type = Stored(int8_t(p.dtype));
-  const auto [n, channels, h, w] = p.result_sizes();
-  ProgramCall call{program, {p.layout, n, channels, h * w}, type, nullptr, {}, {}};
-  for (const ProgramInput& input : program.inputs) {
-    if (input.kind == ProgramOp::table || input.kind == ProgramOp::index)
-      throw std::invalid_argument("tables are looked up behind no convolution");
-    const Stored given = input.kind == ProgramOp::random ? Stored::key
-                         : input.kind == ProgramOp::full ? type
-                                                         : Stored::fp32;
-    call.inputs.push_back({nullptr, given});
-  }
-  return call;
-}
-
 }  // namespace
 
 int32_t reformer_epilogue(const ConvProblem* problem, const char* device, const int64_t* code, int64_t size,
                           ReformerEpilogue* epilogue, int32_t* rows, float* weights) {
   return guarded(-1, [&] {
+    if (!size) throw std::invalid_argument("there is no program");
     problem->check();
-    const auto program = interned_program(code, size);
-    const ProgramCall call = call_without_tensors(program->whole, *problem);
-    const FusionChoice found = choose_fusion(*problem, device_of(device), call);
-    *epilogue = {index_of(found.separate), found.fused.solver ? index_of(found.fused) : -1, found.is_fused,
-                 found.features.has_value(), found.probability};
-    if (found.features) copy(*found.features, rows, weights);
+    with_program(*problem, code, size, [&](const ProgramCall* call) {
+      const FusionChoice found = choose_fusion(*problem, device_of(device), *call);
+      *epilogue = {index_of(found.separate), found.fused.solver ? index_of(found.fused) : -1, found.is_fused,
+                   found.features.has_value(), found.probability};
+      if (found.features) copy(*found.features, rows, weights);
+    });
     return 0;
   });
 }
 
 void reformer_feature_shape(int32_t decides, int32_t shape[4]) {
-  const int32_t count = Decides(decides) == Decides::kernels ? feature_rows() : epilogue_feature_rows();
-  const int32_t values[] = {kFeatureVersion, kTokens, kTerms, count};
+  const int32_t values[] = {kFeatureVersion, kTokens, kTerms, feature_rows(Decides(decides))};
   std::copy(std::begin(values), std::end(values), shape);
 }
 
@@ -103,6 +87,19 @@ int32_t reformer_features(const ConvProblem* problems, int64_t count, const char
       problem->check();
       copy(features(*problem, device), rows, weights);
     }
+    return 0;
+  });
+}
+
+int32_t reformer_product_features(const ConvProblem* problem, const char* device, const int64_t* code, int64_t size,
+                                  int32_t* rows, float* weights) {
+  return guarded(-1, [&] {
+    problem->check();
+    if (!problem->is_product()) throw std::invalid_argument(problem->str() + " is no matrix product");
+    with_program(*problem, code, size, [&](const ProgramCall* call) {
+      const ProgramTraits traits = call ? ProgramTraits(*call) : ProgramTraits();
+      copy(product_features(*problem, device_of(device), traits), rows, weights);
+    });
     return 0;
   });
 }

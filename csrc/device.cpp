@@ -6,6 +6,8 @@
 #include <cstdlib>
 #include <stdexcept>
 
+#include "hip/devices.h"
+
 namespace reformer {
 namespace {
 constexpr std::array<const char*, 3> kIsas = {"plain", "avx2", "avx512"};
@@ -45,7 +47,13 @@ bool are_features(std::string_view text) {
   return true;
 }
 
-// gfxNNN without features, or sm_NN; empty if the text is neither.
+// True for the end of a text that names a GPU, as in :H100; may be empty.
+bool is_name(std::string_view text) {
+  return text.empty() || (text.size() > 1 &&
+                          text.find_first_not_of("ABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789", 1) == std::string_view::npos);
+}
+
+// gfxNNN without features, or sm_NN without a GPU's name; empty if the text is neither.
 std::string gpu_architecture(std::string_view text) {
   const auto is_number = [](std::string_view number, size_t least, size_t most) {
     return number.size() >= least && number.size() <= most && number[0] >= '1' && number[0] <= '9';
@@ -56,8 +64,9 @@ std::string gpu_architecture(std::string_view text) {
       are_features(text.substr(name.size())))
     return std::string(name);
   if (!number.empty() && number.back() >= 'a' && number.back() <= 'z') number.remove_suffix(1);  // as in sm_90a
-  if (text.substr(0, 3) == "sm_" && is_number(number, 2, 3) && has_only(number, "0123456789") && name == text)
-    return std::string(text);
+  if (text.substr(0, 3) == "sm_" && is_number(number, 2, 3) && has_only(number, "0123456789") &&
+      is_name(text.substr(name.size())))
+    return std::string(name);
   return {};
 }
 
@@ -109,7 +118,11 @@ Device Device::cpu(int32_t threads) { return {DeviceKind::cpu, cpu_isa(), thread
 Device Device::parse(std::string_view text) {
   const std::string shown = "\"" + std::string(text) + "\"";
   if (text.rfind("cpu-", 0) != 0) {
-    if (const std::string name = gpu_architecture(text); !name.empty()) return {DeviceKind::cuda, Isa::plain, 1, name};
+    if (const std::string name = gpu_architecture(text); !name.empty()) {
+      Device device{DeviceKind::cuda, Isa::plain, 1, name};
+      device.gpu = find_gpu(name, text.substr(std::min(text.size(), name.size() + 1)));
+      return device;
+    }
     throw std::invalid_argument(shown + " is no device: give cpu-ISA-THREADSt (cpu-avx512-2t), gfxNNN or sm_NN" +
                                 architecture_of_name(text));
   }
@@ -129,7 +142,7 @@ Device Device::parse(std::string_view text) {
 }
 
 std::string Device::str() const {
-  if (kind == DeviceKind::cuda) return arch;
+  if (kind == DeviceKind::cuda) return !gpu || gpu == usual_gpu(arch) ? arch : arch + ":" + gpu->name;
   return std::string("cpu-") + kIsas[size_t(isa)] + "-" + std::to_string(threads) + "t";
 }
 

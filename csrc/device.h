@@ -1,5 +1,5 @@
-// The machine, as far as the choice may depend on it. Its text form is cpu-ISA-THREADSt (cpu-avx512-2t) or an
-// architecture name (gfx942, sm_90).
+// The machine, as far as the choice may depend on it. Its text form is cpu-ISA-THREADSt (cpu-avx512-2t), or an
+// architecture's name (gfx942, sm_90), followed by the GPU's if that is not its usual one (sm_90:H100).
 #pragma once
 
 #include <cstddef>
@@ -8,6 +8,8 @@
 #include <string_view>
 
 namespace reformer {
+
+struct GpuSpec;  // hip/devices.h
 
 enum class DeviceKind : uint8_t { cpu, cuda };  // cuda: NVIDIA or AMD, as in torch
 enum class Isa : uint8_t { plain, avx2, avx512 };
@@ -22,11 +24,13 @@ struct Device {
   bool tf32 = false;
   // AMD only: PyTorch's settings or the configuration ask for bitwise repeatable results. Not in the text form.
   bool deterministic = false;
+  const GpuSpec* gpu = nullptr;  // cuda only: its line of hip/devices.def, or the usual GPU's; null if unknown
 
   bool is_nvidia() const { return arch.compare(0, 3, "sm_") == 0; }
   bool is_amd() const { return arch.compare(0, 3, "gfx") == 0; }
   static Device cpu(int32_t threads);  // this machine's CPU
   // Throws std::invalid_argument for malformed text. Features of an AMD GPU, as in gfx90a:sramecc+:xnack-, are dropped.
+  // A GPU without a line of its own is its architecture's usual one.
   static Device parse(std::string_view text);
   std::string str() const;
 };

@@ -1,18 +1,22 @@
 """Matrix products on Hopper with programs in their kernels. Plans are made as for an H200 and run on the CPU, where the
 same steps compute the same values."""
 
+import math
+
 import pytest
 import torch
 import torch.nn.functional as F
 from against_eager import without_dynamo
 from gpu_rules import as_on_hopper
 from marks import needs_aten
+from selectors_for_tests import description, reformer
 
 import torch_reformer
 from torch_reformer import program
 from torch_reformer.compiler.codegen import emit_plan
 from torch_reformer.compiler.fusion import anchor_products
-from torch_reformer.compiler.ir import epilogue_cost
+from torch_reformer.compiler.ir import device_model, epilogue_cost
+from torch_reformer.compiler.ir.product import Product
 from torch_reformer.runtime import native
 
 pytestmark = needs_aten
@@ -329,3 +333,51 @@ def test_no_program_that_takes_longer(monkeypatch):
     function, _ = FORWARD["gelu"]
     (forward, *_), _ = kinds_and_results(function, tensors())
     assert not any(kind == "product" for kind, _ in forward)
+
+
+@pytest.fixture
+def a_selector():
+    """Function that sets a selector of products with equal logits for every product; removed after the test."""
+    before = native.selector("sm_90", "products")
+
+    def install(**logits: float) -> None:
+        model = reformer(len(logits), decides="products")
+        with torch.no_grad():
+            model.head.weight.zero_()
+            model.head.bias.copy_(torch.tensor(list(logits.values())))
+        native.set_selector("sm_90", **description(model, list(logits), "products"))
+
+    yield install
+    native.remove_selector("sm_90", "products")
+    if before is not None:
+        native.set_selector("sm_90", **before)
+
+
+@pytest.mark.parametrize("name", ["gelu", "scaled", "second reader", "residual"])
+def test_the_selector_decides(name, a_selector, monkeypatch):
+    """By the selector's weights a program runs in the product's kernel or, however little that costs, does not."""
+    monkeypatch.setattr(anchor_products, "epilogue_us", lambda *_: pytest.fail("the cost model was asked"))
+    function, operations = FORWARD[name]
+    given = tensors()
+    a_selector(aten=0.0, gpu_tma_gemm_128x128=60.0)  # 0.15 of the time
+    (forward, *_), found = kinds_and_results(function, given)
+    assert forward[0] == ("product", operations)
+    check(found, function, given)
+    a_selector(aten=1.0, gpu_tma_gemm_128x128=0.0)
+    (forward, *_), found = kinds_and_results(function, given)
+    assert not any(kind == "product" for kind, _ in forward)
+    check(found, function, given, factor=2)
+
+
+def test_the_selector_knows_the_gpu(monkeypatch):
+    """The choice is asked for with the GPU's name and the program's operands."""
+    asked = []
+
+    def choice(product, program):
+        asked.append((product.device, product.key, program.kinds, len(program.outputs)))
+        return native.Epilogue(fused=-1, probability=math.nan)
+
+    monkeypatch.setattr(Product, "choice", choice)
+    kinds_and_results(FORWARD["gelu"][0], tensors())
+    assert asked[0][:3] == ("sm_90", f"gemm-{M}-{N}-{K}-tn-BF16", ("channel",))
+    assert device_model.device_of("H100") == "sm_90:H100" and device_model.device_of("sm_90") == "sm_90"

@@ -295,7 +295,7 @@ def test_tf32_where_pytorch_allows_it(compute, gpu):
 def test_the_device_names_itself(gpu):
     name = device_name(gpu)
     assert name.startswith(("sm_", "gfx"))
-    assert gpu_runtime.unavailable(name) is None
+    assert gpu_runtime.unavailable(name.partition(":")[0]) is None
     assert any(
         candidate.name.startswith("gpu_") and not candidate.reason for candidate in candidates(PROBLEMS[0], name)
     )
@@ -318,3 +318,24 @@ def test_both_ways_of_an_epilogue_are_right(text, gpu):
     measurement = measure_epilogue(problem, text, 2, gpu)
     assert not measurement.wrong and measurement.record.times.keys() == {"fused", "separate"}
     assert measurement.record.epilogue == text
+
+
+@pytest.mark.parametrize("text", ["bias.relu", "bias.store.gelu", "gelu_grad", "bias.residual", "bias.dropout"])
+def test_kernels_of_products_with_programs_are_right(text, gpu):
+    problem = ConvProblem.parse("gemm-520-392-72-tn-BF16")
+    if not kernels(problem, text, gpu):
+        pytest.skip("no kernel of products runs programs here")
+    measurement = measure_epilogue(problem, text, 2, gpu)
+    assert not measurement.wrong and "aten" in measurement.record.times and len(measurement.record.times) > 1
+
+
+@pytest.mark.parametrize("direction", ["F", "B", "W"])
+def test_products_are_pytorchs(direction, gpu):
+    """Where PyTorch's kernel is chosen, it is that of the matrix product."""
+    problem = ConvProblem.parse("gemm-520-392-72-tn-BF16").replace(direction=direction)
+    work = Workload(problem, gpu)
+    x, w, y = work.input[0, :, :, 0].T, work.weight[:, :, 0, 0], work.output_grad[0, :, :, 0].T
+    expected = {"F": lambda: x @ w.T, "B": lambda: y @ w, "W": lambda: y.T @ x}[direction]()
+    with torch_reformer.config(force="aten"), torch.inference_mode():
+        result = work.reformer()
+    assert torch.equal(result.squeeze(-1).squeeze(-1) if direction == "W" else result[0, :, :, 0].T, expected)

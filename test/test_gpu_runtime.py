@@ -67,6 +67,7 @@ def hip(fakes, kernels):
 def test_devices_of_cuda(cuda):
     cuda("""
         assert [gpu.architecture(device) for device in range(3)] == ["sm_90", "sm_86", "sm_120"]
+        assert [gpu.device(device) for device in range(3)] == ["sm_90:H100", "sm_86", "sm_120"]
         for device in -1, 3, 64:
             with pytest.raises(ValueError, match="CUDA: cuDeviceGetAttribute: |there is no GPU"):
                 gpu.architecture(device)

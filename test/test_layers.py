@@ -43,7 +43,8 @@ COMPILER = {
 COMPILER_ROOT = {"__init__.py", "backend.py", "cli.py", "pipeline.py"}
 # From the bottom to the top. A name is a folder or the stem of several files; it may include what the lines above name.
 CPP = [
-    "types device planned set_cache numbered hip/device hip/devices",
+    "types hip/devices",
+    "device planned set_cache numbered hip/device",
     "program jit torch_types",
     "conv hip/typed_kernel",
     "cpu hip/programs hip/gpu_cost hip/gpu_solver",

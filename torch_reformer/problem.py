@@ -1,4 +1,4 @@
-"""Convolution problems and their text form, the find-db key of MIOpen."""
+"""Convolution problems and matrix products, and their text form, the find-db key of MIOpen."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ LAYOUTS = ("NCHW", "NHWC")
 DTYPES = ("FP32", "FP64", "FP16", "BF16", "INT8")
 # names, in the order of their numbers in the native library
 _NAMES = {"direction": DIRECTIONS, "dtype": DTYPES, "layout": LAYOUTS}
+PRODUCT = "gemm-"  # how keys of matrix products begin
 TORCH_DTYPES = {"FP32": torch.float32, "FP64": torch.float64, "FP16": torch.float16, "BF16": torch.bfloat16}
 
 
@@ -25,6 +26,10 @@ class ConvProblem:
     Sizes are in elements: input ``[n, c, h, w]``, filter ``[k, c / groups, r, s]``. ``str()`` gives MIOpen's find-db
     key, for example ``64-56-56-3x3-64-56-56-32-1x1-1x1-1x1-0-NCHW-FP16-F``, and :meth:`parse` reads it back. As in
     MIOpen, the keys of the gradients (``B``, ``W``) name the output's channels and size first.
+
+    A matrix product is the 1x1 convolution of one NHWC image with a pixel a row. Its key is such as
+    ``gemm-12608-3072-768-tn-BF16``: rows, columns and depth, and how the factors lie in memory in the words of BLAS:
+    ``tn`` for ``x @ w.T`` (forward), ``nn`` and ``nt`` for the gradients ``y @ w`` and ``y.T @ x``.
     """
 
     n: int
@@ -114,6 +119,11 @@ class ConvProblem:
         """Number of multiplications and additions of the direct algorithm."""
         n, k, out_h, out_w = self.output_size
         return 2 * n * k * out_h * out_w * (self.c // self.groups) * self.r * self.s
+
+    @property
+    def is_product(self) -> bool:
+        """True for a matrix product."""
+        return str(self).startswith(PRODUCT)
 
     @property
     def kind(self) -> str:

@@ -12,13 +12,15 @@ namespace {
 
 constexpr std::array<const char*, 5> kDTypes = {"FP32", "FP64", "FP16", "BF16", "INT8"};
 constexpr std::string_view kDirections = "FBW";
+constexpr std::array<const char*, 3> kTransposes = {"tn", "nn", "nt"};  // by Direction
 
 [[noreturn]] void fail(std::string_view key, const std::string& why) {
   throw std::invalid_argument("\"" + std::string(key) + "\" is not a convolution problem: " + why);
 }
 
 [[noreturn]] void malformed(std::string_view key, const std::string& why) {
-  fail(key, why + " (a key is such as 64-56-56-3x3-64-56-56-32-1x1-1x1-1x1-0-NCHW-FP32-F)");
+  fail(key, why + " (a key is such as 64-56-56-3x3-64-56-56-32-1x1-1x1-1x1-0-NCHW-FP32-F, or of a matrix product " +
+                "gemm-8192-3072-768-tn-BF16)");
 }
 
 std::vector<std::string_view> split(std::string_view text, char separator) {
@@ -101,9 +103,44 @@ std::string inconsistency(const ConvProblem& p) {
   return {};
 }
 
+DType parse_dtype(std::string_view key, std::string_view token) {
+  const size_t index = index_of(kDTypes, token);
+  if (index == kDTypes.size()) malformed(key, "the data type \"" + std::string(token) + "\" is unknown");
+  return static_cast<DType>(index);
+}
+
+// The rows and the columns of what a matrix product computes, and the length of its sums, as members of the problem.
+std::array<int32_t ConvProblem::*, 3> product_sizes(Direction direction) {
+  switch (direction) {
+    case Direction::forward: return {&ConvProblem::h, &ConvProblem::k, &ConvProblem::c};
+    case Direction::input_grad: return {&ConvProblem::h, &ConvProblem::c, &ConvProblem::k};
+    case Direction::weight_grad: break;
+  }
+  return {&ConvProblem::k, &ConvProblem::c, &ConvProblem::h};
+}
+
+ConvProblem parse_product(std::string_view key) {
+  Reader in(key, key.substr(5));
+  std::array<int32_t, 3> sizes{};
+  for (size_t i = 0; i < 3; ++i) sizes[i] = in.number(std::array{"the rows", "the columns", "the depth"}[i]);
+  const auto transposes = in.next("tn, nn or nt");
+  ConvProblem p;
+  const size_t direction = index_of(kTransposes, transposes);
+  if (direction == kTransposes.size())
+    malformed(key, "the factors lie as \"" + std::string(transposes) + "\", not tn, nn or nt");
+  p.direction = static_cast<Direction>(direction);
+  for (size_t i = 0; i < 3; ++i) p.*product_sizes(p.direction)[i] = sizes[i];
+  p.layout = Layout::nhwc;
+  p.dtype = parse_dtype(key, in.next("the data type"));
+  if (!in.done()) malformed(key, "there is text after the data type");
+  if (const std::string why = inconsistency(p); !why.empty()) fail(key, why);
+  return p;
+}
+
 }  // namespace
 
 ConvProblem ConvProblem::parse(std::string_view key) {
+  if (key.substr(0, 5) == "gemm-") return parse_product(key);
   ConvProblem p;
   std::string_view body = key;
   const size_t suffix = key.find("_g");
@@ -134,10 +171,7 @@ ConvProblem ConvProblem::parse(std::string_view key) {
     for (const char* which : {"the filter layout", "the output layout"})
       if (parse_layout(key, in.next(which)) != p.layout) malformed(key, "mixed layouts are not supported");
   }
-  const auto dtype = in.next("the data type");
-  const size_t dtype_index = index_of(kDTypes, dtype);
-  if (dtype_index == kDTypes.size()) malformed(key, "the data type \"" + std::string(dtype) + "\" is unknown");
-  p.dtype = static_cast<DType>(dtype_index);
+  p.dtype = parse_dtype(key, in.next("the data type"));
   const auto direction = in.next("the direction");
   if (direction.size() != 1 || kDirections.find(direction[0]) == std::string_view::npos)
     malformed(key, "the direction is \"" + std::string(direction) + "\", not F, B or W");
@@ -181,6 +215,11 @@ std::string ConvProblem::str() const {
     }
     return text;
   };
+  if (is_product()) {
+    const auto [rows, columns, depth] = product_sizes(direction);
+    return "gemm-" + join('-', {this->*rows, this->*columns, this->*depth}) + "-" + kTransposes[size_t(direction)] +
+           "-" + kDTypes[size_t(dtype)];
+  }
   const std::string in_side = join('-', {c, h, w}), out_side = join('-', {k, out_h(), out_w()});
   const bool forward = direction == Direction::forward;
   std::string text = (forward ? in_side : out_side) + "-" + join('x', {r, s}) + "-" + (forward ? out_side : in_side) +

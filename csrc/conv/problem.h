@@ -1,5 +1,6 @@
 // A convolution problem: everything that the choice of a kernel may depend on, except the device. Its text form is
-// MIOpen's find-db key, e.g. 64-56-56-3x3-64-56-56-32-1x1-1x1-1x1-0-NCHW-FP16-F.
+// MIOpen's find-db key, e.g. 64-56-56-3x3-64-56-56-32-1x1-1x1-1x1-0-NCHW-FP16-F; of matrix products, e.g.
+// gemm-12608-3072-768-tn-BF16.
 #pragma once
 
 #include <array>
@@ -72,6 +73,13 @@ struct ConvProblem {
   double flops() const { return 2.0 * double(output_numel()) * group_c() * r * s; }
 
   bool is_1x1() const { return r == 1 && s == 1 && pad_h == 0 && pad_w == 0; }
+  // A matrix product is the 1x1 convolution of one image with a pixel a row, in NHWC: x [h, c], w [k, c], y [h, k]. Its
+  // key names the rows, the columns and the length of the sums of what is computed, and in the words of BLAS how the
+  // factors lie in memory: y = x w' is tn, x = y w is nn, w = y' x is nt.
+  bool is_product() const {
+    return layout == Layout::nhwc && is_1x1() && groups == 1 && n == 1 && w == 1 && stride_h == 1 && stride_w == 1 &&
+           dilation_h == 1 && dilation_w == 1 && !bias;
+  }
   bool is_depthwise() const { return groups > 1 && groups == c; }
   Kind kind() const;
 

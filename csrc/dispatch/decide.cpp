@@ -4,6 +4,7 @@
 #include <cmath>
 #include <memory>
 #include <optional>
+#include <utility>
 
 #include "hip/gpu_cost.h"
 #include "jit/gpu.h"
@@ -48,15 +49,27 @@ const char* forbidden_because(const Solver& solver, size_t index, const ConvPlan
 using Scores = std::vector<float>;
 constexpr float kUnknown = -std::numeric_limits<float>::infinity();
 
-Scores scores_of(const Selector& selector, const ConvProblem& problem, const Device& device) {
+Scores scores_of(const Selector& selector, const Features& features) {
   float logits[kMaxCandidates];
-  selector.logits(features(problem, device), logits);
+  selector.logits(features, logits);
   Scores scores(solvers().size());
   for (size_t i = 0; i < scores.size(); ++i) {
     const int32_t candidate = selector.candidate_of(i);
     scores[i] = candidate >= 0 && std::isfinite(logits[candidate]) ? logits[candidate] : kUnknown;
   }
   return scores;
+}
+
+// The scores of the kernels for a problem, and for a matrix product of the kernels that also run the program; empty if
+// there is no selector.
+Scores scores_of(const ConvProblem& problem, const Device& device, const ProgramCall* program) {
+  if (problem.is_product())
+    if (const auto selector = find_selector(device, Decides::products)) {
+      const ProgramTraits traits = program ? ProgramTraits(*program) : ProgramTraits();
+      return scores_of(*selector, product_features(problem, device, traits));
+    }
+  const auto selector = find_selector(device);
+  return selector ? scores_of(*selector, features(problem, device)) : Scores();
 }
 
 Device as_configured(Device device, const Config& config) {
@@ -77,12 +90,13 @@ class Choice {
       if (plan && !excluded(*plan, size_t(config_.forced), config_)) return {&forced, plan};
     }
     const auto plan_of = [&](size_t index) { return allowed(index); };
-    if (const Decision best = most_probable(plan_of); best.solver) return best;
+    if (const Decision best = most_probable(scores(), plan_of); best.solver) return best;
     return least_estimate();
   }
 
   FusionChoice with(const ProgramCall& program) const {
     FusionChoice found;
+    if (by_product_selector(program, found)) return as_set(std::move(found));
     found.separate = alone();
     if (const Decision product = of_product(program); product.solver) {
       found.fused = product;
@@ -92,13 +106,10 @@ class Choice {
       found.is_fused = true;
       if (config_.forced < 0) by_selector(program, found);
     } else if (config_.forced < 0) {
-      found.fused = most_probable(
-          [&](size_t index) { return allowed(index) ? fused(*solvers()[index], program) : PlanPointer(); });
+      found.fused = most_probable(scores(), [&](size_t index) { return allowed_with(program, index); });
       if (!by_selector(program, found)) by_estimate(program, found);
     }
-    if (found.fused.solver && config_.epilogues != Epilogues::chosen)
-      found.is_fused = config_.epilogues == Epilogues::fused;
-    return found;
+    return as_set(std::move(found));
   }
 
  private:
@@ -106,15 +117,37 @@ class Choice {
     return size_t(std::find(solvers().begin(), solvers().end(), &solver) - solvers().begin());
   }
 
-  // The kernel that computes a matrix product with the program, if the selector does not know all kernels of products.
+  // The choice with the way that the configuration asks for, if there is one.
+  FusionChoice as_set(FusionChoice choice) const {
+    if (choice.fused.solver && config_.epilogues != Epilogues::chosen)
+      choice.is_fused = config_.epilogues == Epilogues::fused;
+    return choice;
+  }
+
+  // True if the selector of products has chosen: it compares kernels that run the program and PyTorch's product before
+  // a separate pass. It was trained with programs of forward products.
+  bool by_product_selector(const ProgramCall& program, FusionChoice& choice) const {
+    if (!problem_.is_product() || problem_.direction != Direction::forward) return false;
+    if (config_.forced >= 0 || !find_selector(device_, Decides::products)) return false;
+    Scores scores = scores_of(problem_, device_, &program);
+    const float separate = std::exchange(scores.front(), kUnknown);
+    const auto plan_of = [&](size_t index) { return allowed_with(program, index); };
+    choice.fused = most_probable(scores, plan_of);
+    if (separate == kUnknown) return false;
+    choice.separate = {solvers().front(), allowed(0)};
+    if (!choice.fused.solver) return true;
+    const float difference = separate - scores[index_of(*choice.fused.solver)];
+    choice.probability = 1 / (1 + std::exp(double(difference)));
+    choice.is_fused = difference <= 0;
+    return true;
+  }
+
+  // The kernel that computes a matrix product with the program where no selector of products decides.
   Decision of_product(const ProgramCall& program) const {
-    if (!is_product(problem_) || config_.forced >= 0) return {};
-    const std::vector<const Solver*> preferred = product_solvers(problem_);
-    const auto known = [&](const Solver* solver) { return is_known(index_of(*solver)); };
-    if (std::all_of(preferred.begin(), preferred.end(), known)) return {};
-    for (const Solver* solver : preferred) {
-      if (!solver->runs_on(device_) || !allowed(index_of(*solver))) continue;
-      if (PlanPointer plan = fused(*solver, program)) return {solver, std::move(plan)};
+    if (!problem_.is_product() || problem_.direction == Direction::weight_grad || config_.forced >= 0) return {};
+    for (const Solver* solver : product_solvers(problem_)) {
+      if (!solver->runs_on(device_)) continue;
+      if (PlanPointer plan = allowed_with(program, index_of(*solver))) return {solver, std::move(plan)};
     }
     return {};
   }
@@ -159,10 +192,14 @@ class Choice {
     return plan && plan->workspace_bytes <= config_.workspace_limit ? plan : nullptr;
   }
 
-  // The greatest logit among solvers that the device's selector knows and that have a plan; none if there are none.
+  // The plan that runs the program itself of a solver that may be chosen; null if there is none.
+  PlanPointer allowed_with(const ProgramCall& program, size_t index) const {
+    return allowed(index) ? fused(*solvers()[index], program) : PlanPointer();
+  }
+
+  // The greatest of these scores among solvers that have a plan; none if there are none.
   template <class PlanOf>
-  Decision most_probable(const PlanOf& plan_of) const {
-    Scores scores = this->scores();
+  Decision most_probable(Scores scores, const PlanOf& plan_of) const {
     if (scores.empty()) return {};
     for (;;) {  // rarely more than two iterations
       const auto best = std::max_element(scores.begin(), scores.end());
@@ -184,12 +221,9 @@ class Choice {
     return false;
   }
 
-  // Scores of the device's selector; empty if there is no selector.
+  // Scores of the kernels without a program.
   const Scores& scores() const {
-    if (!scores_) {
-      const auto selector = find_selector(device_);
-      scores_ = selector ? scores_of(*selector, problem_, device_) : Scores();
-    }
+    if (!scores_) scores_ = scores_of(problem_, device_, nullptr);
     return *scores_;
   }
 
@@ -225,9 +259,10 @@ class Choice {
 };
 
 // Fills in the probabilities: softmax of the logits of solvers that may be chosen.
-void add_probabilities(const Selector& selector, const ConvProblem& problem, const Device& device,
+void add_probabilities(const ConvProblem& problem, const Device& device, const ProgramCall* program,
                        std::vector<Candidate>& candidates) {
-  const Scores scores = scores_of(selector, problem, device);
+  const Scores scores = scores_of(problem, device, program);
+  if (scores.empty()) return;
   const auto known = [&](const Candidate& candidate) {
     return !candidate.reason && scores[candidate.index] != kUnknown;
   };
@@ -274,12 +309,14 @@ class Decisions {
   // A thread that switches devices starts with an empty cache.
   void forget_if_stale(const Device& device) {
     const uint64_t now = config_epoch();
-    if (epoch_ == now && kind_ == device.kind && isa_ == device.isa && arch_ == device.arch) return;
+    if (epoch_ == now && kind_ == device.kind && isa_ == device.isa && gpu_ == device.gpu && arch_ == device.arch)
+      return;
     cache_.forget();
     epoch_ = now;
     kind_ = device.kind;
     isa_ = device.isa;
     arch_ = device.arch;
+    gpu_ = device.gpu;
   }
 
   SetCache<Key, Decision> cache_;
@@ -287,13 +324,15 @@ class Decisions {
   DeviceKind kind_ = DeviceKind::cpu;
   Isa isa_ = Isa::plain;
   std::string arch_;
+  const GpuSpec* gpu_ = nullptr;
 };
 
 thread_local Decisions decisions;
 
 }  // namespace
 
-std::vector<Candidate> candidates(const ConvProblem& problem, const Device& of, const Config& config) {
+std::vector<Candidate> candidates(const ConvProblem& problem, const Device& of, const Config& config,
+                                  const ProgramCall* program) {
   const Device device = as_configured(of, config);
   std::vector<Candidate> result;
   for (size_t i = 0; i < solvers().size(); ++i) {
@@ -306,8 +345,9 @@ std::vector<Candidate> candidates(const ConvProblem& problem, const Device& of, 
     candidate.estimate_us = found.plan->us;
     candidate.workspace_bytes = found.plan->workspace_bytes;
     candidate.condition = found.plan->condition;
+    if (program && i > 0 && !candidate.reason) candidate.reason = solver.plan_with(*program, problem, device).reason;
   }
-  if (const auto selector = find_selector(device)) add_probabilities(*selector, problem, device, result);
+  add_probabilities(problem, device, program, result);
   return result;
 }
 

@@ -26,8 +26,10 @@ struct Candidate {
 };
 
 // Every solver that runs on such a device, in the order of solvers(): its estimate for the problem, or the reason why
-// it does not apply or is excluded by the configuration.
-std::vector<Candidate> candidates(const ConvProblem& problem, const Device& device, const Config& config);
+// it does not apply or is excluded by the configuration. With a program, kernels have to run it themselves, except for
+// PyTorch's, after which it is a kernel of its own.
+std::vector<Candidate> candidates(const ConvProblem& problem, const Device& device, const Config& config,
+                                  const ProgramCall* program = nullptr);
 
 struct Decision {
   const Solver* solver = nullptr;
@@ -46,7 +48,7 @@ const Decision& decide(const ConvProblem& problem, const Device& device, const P
 struct FusionChoice {
   Decision separate, fused;  // fused: empty if no kernel that may be chosen runs the program
   bool is_fused = false;
-  // Probability that fused is faster, by the device's epilogue selector; NaN if the selector was not asked.
+  // Probability that fused is faster, by the device's epilogue or product selector; NaN if there was none to ask.
   double probability = std::numeric_limits<double>::quiet_NaN();
   std::optional<Features> features;  // the input of the epilogue selector, if the kernels of both ways are ranked
 
@@ -56,7 +58,10 @@ struct FusionChoice {
 // fused is the separate way's own kernel if that runs the program, else the one with the greatest logit among kernels
 // that do. The epilogue selector chooses between fused and separate. Where it can't, the separate way's own kernel runs
 // the program itself if it can, and other kernels do if they are estimated to take no longer than another kernel and a
-// separate pass. A matrix product whose kernels the selector does not know runs the program itself (products.h).
+// separate pass.
+//
+// For a matrix product the selector of products ranks the kernels with the program in them, and PyTorch's product
+// before a separate pass. Without such a selector a kernel runs the program itself (products.h).
 FusionChoice choose_fusion(const ConvProblem& problem, const Device& device, const ProgramCall& program);
 
 // How often this thread's decide() was answered from its cache, and how often it had to compute a decision.

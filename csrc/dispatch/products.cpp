@@ -10,11 +10,6 @@ double with_padding(int columns, int tile) { return double((columns + tile - 1) 
 
 }  // namespace
 
-bool is_product(const ConvProblem& p) {
-  return p.direction != Direction::weight_grad && p.layout == Layout::nhwc && p.is_1x1() && p.groups == 1 && p.n == 1 &&
-         p.w == 1 && p.stride_h == 1 && p.stride_w == 1;
-}
-
 // From benchmarks/results/h200/product_epilogues.csv: from a depth of 512 on, ping-pong kernels hide the most of a
 // program behind the next tile's product. In others the bytes bind, and two blocks of smaller tiles a multiprocessor
 // take turns as well.

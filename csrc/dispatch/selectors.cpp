@@ -9,7 +9,7 @@
 namespace reformer {
 namespace {
 std::mutex mutex;
-std::map<std::string, std::shared_ptr<const Selector>, std::less<>> selectors[2];  // indexed by Decides
+std::map<std::string, std::shared_ptr<const Selector>, std::less<>> selectors[kDecisions];  // indexed by Decides
 }  // namespace
 
 void set_selector(const std::string& arch, Decides decides, std::shared_ptr<const Selector> selector) {

@@ -1,9 +1,11 @@
-// GPUs, identified only by the name of their architecture (devices.def). Launches and cost models depend on nothing
-// else of a device, so that every GPU of an architecture makes the same choice and yields the same bits.
+// GPUs by the name of their architecture (devices.def). Launches and cost models depend on nothing else of a device, so
+// that every GPU of an architecture yields the same bits; only the choice for matrix products knows GPUs by their
+// names.
 #pragma once
 
 #include <cstdint>
 #include <string>
+#include <string_view>
 
 namespace reformer {
 
@@ -25,6 +27,17 @@ inline const GpuSpec* usual_gpu(const std::string& arch) {
   for (const GpuSpec& spec : kGpuSpecs)
     if (arch == spec.architecture) return &spec;
   return nullptr;
+}
+
+// The GPU of this architecture that has one of these words as its name; if there is none, the architecture's usual one.
+inline const GpuSpec* find_gpu(const std::string& arch, std::string_view words) {
+  for (const GpuSpec& spec : kGpuSpecs)
+    for (std::string_view rest = words; arch == spec.architecture && !rest.empty();) {
+      const std::string_view word = rest.substr(0, rest.find(' '));
+      if (word == spec.name) return &spec;
+      rest.remove_prefix(word.size() < rest.size() ? word.size() + 1 : rest.size());
+    }
+  return usual_gpu(arch);
 }
 
 // Multiprocessors or compute units of the architecture's usual GPU.

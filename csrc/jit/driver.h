@@ -21,6 +21,9 @@ class Driver {
   // "sm_90", or "gfx90a:sramecc+:xnack-" with the features of an AMD GPU.
   virtual std::string target(int32_t device) const = 0;
 
+  // The product's name, such as "NVIDIA H100 80GB HBM3"; empty if it is not known.
+  virtual std::string name(int32_t) const { return {}; }
+
   // Loads a code object for `device`, which has to be torch's current device. Also allowed while a stream is being
   // captured into a graph. The bytes must stay at their address.
   virtual Module load(const std::string& code) const = 0;

@@ -21,6 +21,7 @@ struct Api {
   int (*init)(unsigned);
   int (*error_string)(int, const char**);
   int (*device_attribute)(int*, int, int);
+  int (*device_name)(char*, int, int);
   int (*retain_primary_context)(void**, int);
   int (*current_context)(void**);
   int (*set_current_context)(void*);
@@ -58,6 +59,7 @@ class CudaDriver final : public Driver {
     find_symbol(library, "cuInit", api_.init);
     find_symbol(library, "cuGetErrorString", api_.error_string);
     find_symbol(library, "cuDeviceGetAttribute", api_.device_attribute);
+    find_symbol(library, "cuDeviceGetName", api_.device_name);
     find_symbol(library, "cuDevicePrimaryCtxRetain", api_.retain_primary_context);
     find_symbol(library, "cuCtxGetCurrent", api_.current_context);
     find_symbol(library, "cuCtxSetCurrent", api_.set_current_context);
@@ -158,6 +160,12 @@ class CudaDriver final : public Driver {
     int value = 0;
     check(api_.device_attribute(&value, which, device), "cuDeviceGetAttribute");
     return value;
+  }
+
+  std::string name(int device) const override {
+    std::array<char, 256> text{};
+    check(api_.device_name(text.data(), int(text.size()), device), "cuDeviceGetName");
+    return text.data();
   }
 
   // A thread in which torch has not yet run anything has no context, even if its current device is right: CUDA's

@@ -12,6 +12,7 @@
 #include "code_objects.h"
 #include "compiled.h"
 #include "driver.h"
+#include "hip/devices.h"
 #include "rtc.h"
 
 namespace reformer::gpu {
@@ -19,6 +20,7 @@ namespace {
 
 struct Name {
   std::string target, architecture;
+  const GpuSpec* gpu;
 };
 
 const Name& known_name(int32_t device) {
@@ -31,7 +33,8 @@ const Name& known_name(int32_t device) {
   const std::lock_guard<std::mutex> lock(mutex);
   if (!slot.load()) {
     const std::string target = driver().target(device);
-    slot.store(new Name{target, target.substr(0, target.find(':'))});
+    const std::string architecture = target.substr(0, target.find(':'));
+    slot.store(new Name{target, architecture, find_gpu(architecture, driver().name(device))});
   }
   return *slot.load();
 }
@@ -91,6 +94,12 @@ Functions& functions() {
 }  // namespace
 
 const std::string& architecture(int32_t device) { return known_name(device).architecture; }
+Device device(int32_t index) {
+  const Name& name = known_name(index);
+  Device device{DeviceKind::cuda, Isa::plain, 1, name.architecture, index};
+  device.gpu = name.gpu;
+  return device;
+}
 const std::string& target(int32_t device) { return known_name(device).target; }
 
 const char* unavailable(const std::string& architecture) {

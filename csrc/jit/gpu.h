@@ -76,7 +76,7 @@ struct Launch {
 // "sm_90" or "gfx942" of torch's GPU of this index; throws std::runtime_error if there is none.
 const std::string& architecture(int32_t device);
 // The device as the choice sees it.
-inline Device device(int32_t index) { return {DeviceKind::cuda, Isa::plain, 1, architecture(index), index}; }
+Device device(int32_t index);
 
 // Including the features of an AMD GPU: "gfx90a:sramecc+:xnack-".
 const std::string& target(int32_t device);

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cmath>
 
+#include "hip/devices.h"
+
 namespace reformer {
 namespace {
 
@@ -16,6 +18,7 @@ constexpr int kAlignments = 7;              // divisible by 1, 2, 4, ... 64
 constexpr int kTile = 256, kTileStep = 16;  // the largest tile of a matrix product, and the resolution of its edge
 constexpr int kTileKnots = 4 * 14;          // quarters of an octave: up to 2^14 tiles
 constexpr int kContexts = 3 * 5 * 2, kKinds = 6;
+constexpr int kWaveKnots = 65, kWaveSteps = 8;  // eighths of waves of tiles, up to 8 waves
 constexpr int kSlowerKnots = 33,
               kSlowerStep = 2;  // logits differ mostly by 32 times the logarithm of the ratio of times
 constexpr int kNames = 251;     // solvers are hashed to so many numbers; a prime
@@ -53,6 +56,8 @@ class Writer {
   }
   // How full the last tile of a matrix product is, for all sizes of tiles.
   void edge(int64_t x) { one_of((x % kTile + kTileStep - 1) / kTileStep, kTile / kTileStep + 1); }
+  // How often tiles fill the GPU: the last time may be in part.
+  void waves(double x) { between(kWaveSteps * x, kWaveKnots); }
   // A number of tiles: how evenly they are distributed over the processors.
   void tiles(double x) { between(4 * std::log2(std::max(x, 1.0)), kTileKnots); }
 
@@ -186,6 +191,74 @@ Writer write(const ConvProblem& p, const Device& device, const ProgramTraits& pr
   return w;
 }
 
+// A matrix product and the program in its kernel or after it.
+Writer write(const ConvProblem& p, const Device& device, const ProgramTraits& program) {
+  const int64_t rows = p.direction == Direction::weight_grad ? p.k : p.h;
+  const int64_t columns = p.direction == Direction::forward ? p.k : p.c;
+  const int64_t depth = p.direction == Direction::forward ? p.c : p.direction == Direction::input_grad ? p.k : p.h;
+  const double size = double(element_size(p.dtype)), result = double(rows) * double(columns) * size;
+  const double gb_per_s = device.gpu && device.gpu->gb_per_s > 0 ? device.gpu->gb_per_s : 1000;
+  const double tflops = device.gpu && device.gpu->tflops > 0 ? device.gpu->tflops : 100;
+  const double units = device.gpu && device.gpu->units ? device.gpu->units : 100;
+  const auto us_of = [&](double bytes) { return bytes / (gb_per_s * 1e3); };
+  const double operands = us_of(double(rows + columns) * double(depth) * size);
+  const double moved = operands + us_of(double(program.read + program.written));
+  const double arithmetic = p.flops() / (tflops * 1e6);
+  const double slots = program.operations + 12 * program.functions + 2 * (program.fulls + program.outputs) + 1;
+  constexpr double kPerUs = 16;  // so that quarters of octaves begin at a sixteenth of a microsecond
+
+  Writer w;
+  w.token();  // the context; its position is also that of the output
+  w.one_of(int64_t(p.direction) * 5 + int64_t(p.dtype), kContexts / 2);
+  w.one_of(program.is_random, 2);
+  w.token();
+  w.product(double(rows));
+  w.alignment(rows);
+  w.edge(rows);
+  w.token();
+  w.size(columns);
+  w.product(double(columns));
+  w.alignment(columns);
+  w.edge(columns);
+  w.token();
+  w.size(depth);
+  w.product(double(depth));
+  w.alignment(depth);
+  w.edge(depth);
+  for (const int width : {64, 128, 192, 256}) {  // how tiles of 128 rows and so many columns fill the GPU
+    const double tiles = double((rows + 127) / 128) * double((columns + width - 1) / width);
+    w.token();
+    w.waves(tiles / units);
+    w.tiles(tiles);
+  }
+  w.token();
+  w.tiles(kPerUs * operands);
+  w.tiles(kPerUs * us_of(result));
+  w.token();
+  w.tiles(kPerUs * arithmetic);
+  w.token();
+  w.tiles(kPerUs * us_of(double(program.read)));
+  w.tiles(kPerUs * us_of(double(program.written)));
+  w.token();
+  w.tiles(kPerUs * arithmetic / (moved + us_of(result)));
+  w.tiles(kPerUs * arithmetic / (operands + us_of(result)));
+  w.token();
+  w.small(program.fulls);
+  w.small(program.channels);
+  w.small(program.outputs);
+  w.small(program.reductions);
+  w.token();
+  w.size(program.operations);
+  w.small(program.functions);
+  w.token();
+  w.tiles(16 * double(depth) / slots);  // is the program hidden behind the next tile's product?
+  w.tiles(kPerUs * double(rows) * double(columns) * slots / (units * 2e5));
+  w.token();
+  w.product(gb_per_s);
+  w.product(tflops);
+  return w;
+}
+
 }  // namespace
 
 Features features(const ConvProblem& problem, const Device& device) { return write(problem, device).result; }
@@ -202,6 +275,15 @@ Features epilogue_features(const ConvProblem& problem, const Device& device, con
 
 int32_t epilogue_feature_rows() {
   static const int32_t rows = write(ConvProblem{}, Device{}, ProgramTraits{}, FusionKernels{}).rows();
+  return rows;
+}
+
+Features product_features(const ConvProblem& problem, const Device& device, const ProgramTraits& program) {
+  return write(problem, device, program).result;
+}
+
+int32_t product_feature_rows() {
+  static const int32_t rows = write(ConvProblem{}, Device{}, ProgramTraits{}).rows();
   return rows;
 }
 

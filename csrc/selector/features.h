@@ -50,4 +50,10 @@ Features epilogue_features(const ConvProblem& problem, const Device& device, con
 
 int32_t epilogue_feature_rows();
 
+// The sequence for a matrix product and the program in its kernel or after it. Bytes and arithmetic are in microseconds
+// by the GPU's data sheet, so that one selector serves GPUs of one architecture whose memory differs.
+Features product_features(const ConvProblem& problem, const Device& device, const ProgramTraits& program);
+
+int32_t product_feature_rows();
+
 }  // namespace reformer

@@ -7,7 +7,7 @@ namespace reformer {
 namespace {
 
 void check(Decides decides, const SelectorShape& shape, const std::vector<std::string>& candidates) {
-  const int32_t rows = decides == Decides::kernels ? feature_rows() : epilogue_feature_rows();
+  const int32_t rows = feature_rows(decides);
   if (shape.rows != rows)
     throw std::invalid_argument("a selector's embedding must have " + std::to_string(rows) +
                                 " rows, as the features have, got " + std::to_string(shape.rows));
@@ -19,6 +19,15 @@ void check(Decides decides, const SelectorShape& shape, const std::vector<std::s
 }
 
 }  // namespace
+
+int32_t feature_rows(Decides decides) {
+  switch (decides) {
+    case Decides::kernels: return feature_rows();
+    case Decides::epilogues: return epilogue_feature_rows();
+    case Decides::products: break;
+  }
+  return product_feature_rows();
+}
 
 Selector::Selector(Decides decides, const SelectorShape& shape, std::vector<std::string> candidates,
                    const std::vector<std::string>& asked, const float* const* tensors)

@@ -17,11 +17,15 @@ constexpr size_t kSeparate = 0, kFused = 1;
 constexpr const char* kEpilogueWays[] = {"separate", "fused"};
 
 // kernels: which kernel computes a problem. epilogues: whether a program after it runs in the convolution's kernel or
-// in one of its own.
-enum class Decides : int8_t { kernels, epilogues };
+// in one of its own. products: which kernel computes a matrix product and the program after it; of PyTorch's product
+// the program is a kernel of its own.
+enum class Decides : int8_t { kernels, epilogues, products };
+constexpr int32_t kDecisions = 3;
+
+int32_t feature_rows(Decides decides);  // rows of the embedding matrix
 
 struct SelectorShape {
-  int32_t rows;  // rows of the embedding matrix: feature_rows(), or epilogue_feature_rows()
+  int32_t rows;  // feature_rows()
   int32_t width, hidden, blocks;
 };
 

@@ -1,6 +1,7 @@
 // A CUDA driver without a GPU, for test_gpu_runtime.py: it refuses what the real one would refuse, and counts.
 #include <stdatomic.h>
 #include <stdlib.h>
+#include <stdio.h>
 #include <string.h>
 
 enum { kInvalidImage = 200, kInvalidContext = 201, kNoBinary = 209, kNotFound = 500, kForbiddenInCapture = 900 };
@@ -40,6 +41,10 @@ int cuDeviceGetAttribute(int* value, int which, int device) {
   if (device > 2) return 101;
   const int minor[] = {0, 6, 0}, major[] = {9, 8, 12};
   *value = which == 75 ? major[device] : which == 76 ? minor[device] : which == 16 ? 132 + device : 232448;
+  return 0;
+}
+int cuDeviceGetName(char* name, int size, int device) {
+  snprintf(name, size, "NVIDIA %s 80GB", device ? "Nothing" : "H100");
   return 0;
 }
 int cuDevicePrimaryCtxRetain(void** result, int device) {

@@ -129,6 +129,8 @@ candidates = declare(
     ctypes.c_int32,
     ctypes.POINTER(Problem),
     ctypes.c_char_p,
+    ctypes.POINTER(ctypes.c_int64),
+    ctypes.c_int64,
     ctypes.POINTER(Candidate),
     ctypes.POINTER(ctypes.c_int32),
 )
@@ -154,6 +156,16 @@ features = declare(
     ctypes.POINTER(Problem),
     ctypes.c_int64,
     ctypes.c_char_p,
+    ctypes.POINTER(ctypes.c_int32),
+    ctypes.POINTER(ctypes.c_float),
+)
+product_features = declare(
+    "reformer_product_features",
+    ctypes.c_int32,
+    ctypes.POINTER(Problem),
+    ctypes.c_char_p,
+    ctypes.POINTER(ctypes.c_int64),
+    ctypes.c_int64,
     ctypes.POINTER(ctypes.c_int32),
     ctypes.POINTER(ctypes.c_float),
 )

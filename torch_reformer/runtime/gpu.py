@@ -42,6 +42,7 @@ class _Launch(ctypes.Structure):
 _kernels = declare("reformer_gpu_kernels", None, ctypes.c_char_p)
 _nvrtc = declare("reformer_gpu_nvrtc", None, ctypes.c_char_p)
 _architecture = declare("reformer_gpu_architecture", ctypes.c_char_p, ctypes.c_int32)
+_device = declare("reformer_gpu_device", ctypes.c_char_p, ctypes.c_int32)
 _unavailable = declare("reformer_gpu_unavailable", ctypes.c_char_p, ctypes.c_char_p)
 _launch = declare(
     "reformer_gpu_launch",
@@ -90,6 +91,12 @@ if _file := nvrtc_of_wheel():
 def set_kernels_folder(folder: Path) -> None:
     """Load kernels from this folder from now on, instead of from the package; for tests."""
     _kernels(str(folder).encode())
+
+
+def device(index: int) -> str:
+    """torch's GPU of this index as the selector knows it: its architecture, with its name if other GPUs of that are
+    more usual (sm_90:H100). Raises ``ValueError`` if there is none."""
+    return check(_device(index)).decode()
 
 
 def architecture(device: int) -> str:

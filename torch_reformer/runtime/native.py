@@ -69,10 +69,12 @@ def decide_all(problems: Problems, device: str | None = None) -> torch.Tensor:
     return choices
 
 
-def candidates(problem: Problem, device: str | None) -> tuple[list[Candidate], int]:
-    """Candidates that run on the device, in the order of solver_names(), and the solver index of the chosen one."""
+def candidates(problem: Problem, device: str | None, code: Sequence[int] = ()) -> tuple[list[Candidate], int]:
+    """Candidates that run on the device, in the order of solver_names(), and the solver index of the chosen one; with a
+    program's code, those that run the program, and PyTorch's kernel before a separate one."""
     array, count = (Candidate * c_api.solver_count())(), ctypes.c_int32()
-    chosen = check(c_api.candidates(ctypes.byref(problem), _text(device), array, ctypes.byref(count)))
+    arguments = ctypes.byref(problem), _text(device), _int64s(code), len(code), array, ctypes.byref(count)
+    chosen = check(c_api.candidates(*arguments))
     return array[: count.value], chosen
 
 
@@ -98,7 +100,7 @@ class FeatureShape(NamedTuple):
 
 
 # Kinds of decisions of selectors, and ways to run a program after a convolution, in the order of csrc's numbers.
-DECIDES = ("kernels", "epilogues")
+DECIDES = ("kernels", "epilogues", "products")
 WAYS = ("fused", "separate")
 EPILOGUES = (None, *WAYS)
 
@@ -120,6 +122,26 @@ def features(problems: Problems, device: str | None) -> tuple[torch.Tensor, torc
     return rows, weights
 
 
+def product_features(
+    problem: Problem, device: str | None, code: Sequence[int] = ()
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Features of a matrix product for a selector of products, with the program of this code: ``[token, term]``."""
+    rows, weights, pointers = _terms()
+    check(c_api.product_features(ctypes.byref(problem), _text(device), _int64s(code), len(code), *pointers))
+    return rows, weights
+
+
+def _int64s(code: Sequence[int]):
+    return (ctypes.c_int64 * len(code))(*code)
+
+
+def _terms() -> tuple[torch.Tensor, torch.Tensor, tuple]:
+    """Memory for the rows and weights of one sequence, and pointers to it."""
+    shape = feature_shape()[1:3]
+    rows, weights = torch.empty(shape, dtype=torch.int32), torch.empty(shape)
+    return rows, weights, (ctypes.cast(rows.data_ptr(), ctypes.POINTER(ctypes.c_int32)), _floats(weights))
+
+
 def epilogue(
     problem: Problem, device: str | None, code: Sequence[int]
 ) -> tuple[Epilogue, tuple[torch.Tensor, torch.Tensor] | None]:
@@ -132,12 +154,9 @@ def epilogue(
         the decision, and the features for a selector of epilogues as from features() (``[token, term]``); None in their
         place if there is no choice.
     """
-    shape = feature_shape()[1:3]
-    decision, rows, weights = Epilogue(), torch.empty(shape, dtype=torch.int32), torch.empty(shape)
-    numbers, row_pointer = (ctypes.c_int64 * len(code))(*code), rows.data_ptr()
-    row_pointer = ctypes.cast(row_pointer, ctypes.POINTER(ctypes.c_int32))
-    arguments = ctypes.byref(problem), _text(device), numbers, len(code), ctypes.byref(decision)
-    check(c_api.epilogue(*arguments, row_pointer, _floats(weights)))
+    decision, (rows, weights, pointers) = Epilogue(), _terms()
+    arguments = ctypes.byref(problem), _text(device), _int64s(code), len(code), ctypes.byref(decision)
+    check(c_api.epilogue(*arguments, *pointers))
     return decision, (rows, weights) if decision.has_features else None
 
 
@@ -221,7 +240,8 @@ def set_selector(arch: str, **description) -> None:
         blocks: the number of Γ-blocks.
         candidates: names of the solvers that the rows of the head stand for, or ``separate`` and ``fused``.
         tensors: the state_dict() of a ``selector.model.Reformer`` for one device; copied.
-        decides: ``kernels`` (default), or ``epilogues``: does a program run in the kernel of the convolution before it?
+        decides: ``kernels`` (default); ``epilogues``: does a program run in the kernel of the convolution before it?
+            ``products``: which kernel computes a matrix product and its program?
 
     Raises:
         ValueError: for anything that does not fit, including another version of the features.

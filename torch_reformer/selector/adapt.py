@@ -132,7 +132,7 @@ def run(options: argparse.Namespace) -> int:
     if architecture(device) != weights.architecture:
         raise ValueError(f"{options.weights} is for {weights.architecture}, and {path} is of {device}")
     weights.check_records(records)
-    if options.offered and weights.decides == "epilogues":
+    if options.offered and weights.decides != "kernels":
         raise ValueError("--offered is for solvers: weights for epilogues only choose between fused and separate")
     offered_only = of_offered(records, device)[0] if options.offered else []
     if options.offered and not offered_only:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from ..problem import ConvProblem
 from ..runtime import native
 from ..runtime.arguments import shown
+from .epilogues import program_of
 
 
 @dataclass(frozen=True)
@@ -30,14 +31,16 @@ def check_problem(problem: ConvProblem) -> None:
         raise TypeError(f"the problem must be a ConvProblem, got {shown(problem)}; ConvProblem.parse reads a key")
 
 
-def candidates(problem: ConvProblem, device: str | None = None) -> list[Candidate]:
+def candidates(problem: ConvProblem, device: str | None = None, epilogue: str = "") -> list[Candidate]:
     """All solvers that run on the device, in the order in which ties are broken, under the current configuration.
 
     Args:
         device: for example ``cpu-avx512-2t``; this machine's CPU with torch's number of threads if None.
+        epilogue: a program (epilogues.py) that candidates have to run themselves, except for PyTorch's kernel, after
+            which it is a kernel of its own.
     """
     check_problem(problem)
-    results, chosen = native.candidates(problem.native(), device)
+    results, chosen = native.candidates(problem.native(), device, program_of(epilogue).code if epilogue else ())
     return [
         Candidate(
             name=candidate.name.decode(),

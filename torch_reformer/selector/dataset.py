@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from ..problem import ConvProblem
+from ..problem import PRODUCT, ConvProblem
 from ..runtime import config, native
 from . import epilogues
 from .timings import EPILOGUE_SIGN, Record
@@ -23,6 +23,8 @@ def geometry_group(problem: ConvProblem) -> tuple:
     """Key that a problem shares with its siblings: its geometry without batch, direction, data type and layout, and
     regardless of which side is the input. Siblings are so similar that a split between them would test memorisation."""
     p = problem
+    if p.is_product:  # the rows are a batch
+        return PRODUCT, *sorted((p.c, p.k))
     sides = sorted([(p.c, p.h, p.w), (p.k, p.out_h, p.out_w)])
     filter = (p.r, p.s, p.pad_h, p.pad_w, p.stride_h, p.stride_w, p.dilation_h, p.dilation_w, p.groups)
     return *sides, filter
@@ -41,7 +43,7 @@ def architecture(device: str) -> str:
     if device == "cpu":
         return device
     device = native.device(device)
-    return "cpu" if device.startswith("cpu-") else device
+    return "cpu" if device.startswith("cpu-") else device.partition(":")[0]
 
 
 IMPOSSIBLE = "of impossible geometry"
@@ -62,14 +64,21 @@ def decided(records: Iterable[Record]) -> str:
     """Kind of decision that a selector learns from these records (``native.DECIDES``).
 
     Raises:
-        ValueError: if some are of programs after convolutions, and others are not.
+        ValueError: if some are of matrix products or of programs after convolutions, and others are not.
     """
-    kinds = {EPILOGUE_SIGN in record.key for record in records}
+    kinds = {_kind(record) for record in records}
     if len(kinds) > 1:
         raise ValueError(
-            "some of these records are of programs after convolutions, others are not: train two selectors on them"
+            "some of these records are of programs after convolutions or of matrix products, others are not: train a "
+            "selector on each kind"
         )
-    return native.DECIDES[True in kinds]
+    return kinds.pop() if kinds else native.DECIDES[0]
+
+
+def _kind(record: Record) -> str:
+    if record.key.startswith(PRODUCT):
+        return "products"
+    return "epilogues" if EPILOGUE_SIGN in record.key else "kernels"
 
 
 @dataclass
@@ -133,32 +142,39 @@ def sequence(problems: Sequence[ConvProblem], device: str) -> tuple[Tensor, Tens
     return native.features((problem.native() for problem in problems), device)
 
 
-def _ways(record: Record, device: str) -> epilogues.Ways | str:
-    """Ways to run the record's program after its convolution, or the reason why nothing can be learned from the
-    record."""
+Terms = tuple[Tensor, Tensor]  # rows and weights
+
+
+def _terms(record: Record, device: str) -> Terms | str | None:
+    """Features of the record's program and of what it follows, or the reason why nothing can be learned from the
+    record. None for a convolution without a program, whose features are computed for many at once."""
+    if _kind(record) == "kernels":
+        return None
     try:
+        if record.problem.is_product:
+            code = epilogues.program_of(record.epilogue).code if record.epilogue else ()
+            return native.product_features(record.problem.native(), device, code)
         ways = epilogues.ways(record.problem, device, record.epilogue)
     except ValueError:
         return "of programs that are not known"
     if ways is None:
         return "of programs that no ranked kernel runs"
-    return ways if ways.kernels == record.algorithms else "of other kernels than the weights choose now"
+    if ways.kernels != record.algorithms:
+        return "of other kernels than the weights choose now"
+    return ways.rows, ways.weights
 
 
 def _usable(records: Iterable[Record], device: str, least: int, left_out: Counter[str]) -> tuple[list[Record], list]:
-    """Records of one device that can be learned from, and for epilogues the ways to run each (else None)."""
-    used, ways = [], []
+    """Records of one device that can be learned from, and the features of each, as far as :func:`_terms` gives them."""
+    used, features = [], []
     for record in records:
-        why, ways_found = useless(record, least), None
-        if not why and EPILOGUE_SIGN in record.key:
-            ways_found = _ways(record, device)
-            why = ways_found if isinstance(ways_found, str) else None
-        if why:
-            left_out[why] += 1
+        terms = useless(record, least) or _terms(record, device)
+        if isinstance(terms, str):
+            left_out[terms] += 1
         else:
             used.append(record)
-            ways.append(ways_found)
-    return used, ways
+            features.append(terms)
+    return used, features
 
 
 def make_dataset(databases: Iterable[tuple[str, Sequence[Record]]], least: int = 2) -> Dataset:
@@ -193,8 +209,8 @@ def make_dataset(databases: Iterable[tuple[str, Sequence[Record]]], least: int =
     if decides == "kernels":
         sequences = [sequence([record.problem for record in records], device) for device, records in used.items()]
     else:
-        ways = [usable[device][1] for device in used]
-        sequences = [(torch.stack([w.rows for w in some]), torch.stack([w.weights for w in some])) for some in ways]
+        terms = [list(zip(*usable[device][1], strict=True)) for device in used]
+        sequences = [(torch.stack(rows), torch.stack(weights)) for rows, weights in terms]
     architectures = sorted(set(map(architecture, used)))
     counts = [(architectures.index(architecture(device)), len(records)) for device, records in used.items()]
     return Dataset(

@@ -1,18 +1,27 @@
-"""Text form of programs after convolutions, for lists of problems and timing databases: ``bias.residual.relu``.
+"""Text form of programs after convolutions and matrix products, for lists of problems and timing databases:
+``bias.residual.relu``.
 
 A text names the operations on the result, step by step; the last value is stored:
 
 * ``bias``, ``scale``: add, or multiply by, a per-channel number;
 * ``residual``, ``gate``: add, or multiply by, a tensor as large as the result;
 * an activation, by its name in ``torch_reformer.program.ACTIVATIONS``;
+* ``gelu_grad``, ``silu_grad``, ``relu_grad``: multiply by the activation's derivative at a tensor as large as the
+  result;
 * ``dropout``: drop elements by random numbers;
 * ``store``: store the current value, too;
 * ``moments``, ``sum``: reduce the current value over each channel.
+
+A program that these steps do not make, such as one of a compiler's plan, is ``code_`` and its code in base 64.
 """
 
 from __future__ import annotations
 
+import base64
 import functools
+import struct
+import zlib
+from collections.abc import Iterable
 from typing import NamedTuple
 
 from torch import Tensor
@@ -20,6 +29,7 @@ from torch import Tensor
 from .. import program
 from ..problem import ConvProblem
 from ..program import Program
+from ..program.program import decode
 from ..runtime import config, native
 
 _DROPPED = 0.1
@@ -29,13 +39,28 @@ def _dropout(value: program.Value, name: str) -> program.Value:
     return value * program.select(program.random(name) < _DROPPED, 0, 1 / (1 - _DROPPED))
 
 
+def _gelu_grad(value: program.Value, name: str) -> program.Value:
+    at = program.full(name)
+    return value * (program.normal_cdf(at) + at * program.normal_pdf(at))
+
+
+def _silu_grad(value: program.Value, name: str) -> program.Value:
+    at = program.full(name)
+    share = program.sigmoid(at)
+    return value * (share + at * share * (1 - share))
+
+
 _STEPS = {
     "bias": lambda value, name: value + program.channel(name),
     "scale": lambda value, name: value * program.channel(name),
     "residual": lambda value, name: value + program.full(name),
     "gate": lambda value, name: value * program.full(name),
     "dropout": _dropout,
+    "gelu_grad": _gelu_grad,
+    "silu_grad": _silu_grad,
+    "relu_grad": lambda value, name: program.select(program.full(name) > 0, value, 0),
 }
+_CODE = "code_"
 _OUTPUTS = {"store": program.store, "moments": program.moments, "sum": program.sum}
 
 
@@ -46,6 +71,8 @@ def program_of(text: str) -> Program:
     Raises:
         ValueError: for an unknown step.
     """
+    if text.startswith(_CODE):
+        return _decoded(text)
     value, outputs = program.acc(), []
     for number, step in enumerate(text.split(".")):
         if step in _STEPS:
@@ -58,6 +85,24 @@ def program_of(text: str) -> Program:
             known = ", ".join((*_STEPS, *_OUTPUTS, *program.ACTIVATIONS))
             raise ValueError(f"an epilogue has no step {step!r} (in {text!r}): there are {known}")
     return Program(program.store(value), *outputs)
+
+
+def text_of(code: tuple[int, ...], usual: Iterable[str] = ()) -> str:
+    """Text for a program's code: the one of these texts that stands for the same program, if there is one."""
+    for text in usual:
+        if program_of(text).code == code:
+            return text
+    packed = zlib.compress(struct.pack(f"<{len(code)}q", *code), 9)
+    return _CODE + base64.urlsafe_b64encode(packed).decode().rstrip("=")
+
+
+def _decoded(text: str) -> Program:
+    try:
+        packed = text.removeprefix(_CODE)
+        code = zlib.decompress(base64.urlsafe_b64decode(packed + "=" * (-len(packed) % 4)))
+        return decode(struct.unpack(f"<{len(code) // 8}q", code))
+    except (ValueError, zlib.error, struct.error) as error:
+        raise ValueError(f"{text!r} is not the code of an epilogue") from error
 
 
 class Ways(NamedTuple):

@@ -52,7 +52,7 @@ def _from_json(line: str) -> list[ConvProblem]:
 def parse_problems(line: str) -> list[ConvProblem]:
     """Problems described by one line, which is one of
 
-    * a find-db key, or a line of a find-db with such a key,
+    * a find-db key, also of a matrix product (``gemm-12608-3072-768-tn-BF16``), or a line of a find-db with such a key,
     * a ``MIOpenDriver conv...`` command line (``-F`` says which directions),
     * a JSON object with members c, h, w, k, r, s and optionally n, pad_h, pad_w, stride_h, stride_w, dil_h, dil_w,
       groups; other members are ignored. It stands for all three directions, in FP32 and NCHW; n is 1 by default.
@@ -85,6 +85,9 @@ def parse_tasks(line: str) -> list[Task]:
 
 def _variants(problem: ConvProblem, batch, dtype, directions, layouts) -> Iterator[ConvProblem]:
     changes = {name: value for name, value in (("n", batch), ("dtype", dtype)) if value is not None}
+    if problem.is_product:  # its rows are its batch, and it is of no other layout
+        changes.pop("n", None)
+        layouts = None
     for direction in directions or [problem.direction]:
         bias = problem.bias and direction == "F"
         for layout in layouts or [problem.layout]:

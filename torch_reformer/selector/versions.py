@@ -41,7 +41,7 @@ def _applicable(record: Record, device: str) -> set[str]:
         problem = record.problem
     except ValueError:  # an impossible problem
         return set()
-    return {candidate.name for candidate in candidates(problem, device) if candidate.reason is None}
+    return {candidate.name for candidate in candidates(problem, device, record.epilogue) if candidate.reason is None}
 
 
 def _named(solvers: Counter[str]) -> str:

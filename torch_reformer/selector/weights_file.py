@@ -42,12 +42,12 @@ class Weights:
 
     @property
     def decides(self) -> str:
-        """Kind of decision: kernels, or epilogues (``native.DECIDES``)."""
+        """Kind of decision (``native.DECIDES``)."""
         return self.metadata.get("decides", "kernels")  # missing in files of earlier versions
 
     @property
     def name(self) -> str:
-        """Name of the package's own file of this kind: ``sm_90``, ``sm_90-epilogues``."""
+        """Name of the package's own file of this kind: ``sm_90``, ``sm_90-products``."""
         return name_of(self.architecture, self.decides)
 
     def check_records(self, records: Collection[Record]) -> None:
@@ -86,7 +86,8 @@ class Weights:
 
     def _unmeasured(self, problem: ConvProblem, device: str) -> str | None:
         """Reason why nothing is known about such a problem on this device; None if it resembles the training data."""
-        sources = [source for source in self.metadata["timings"] if source["device"] == device]
+        arch = device.partition(":")[0]  # GPUs of one architecture share weights
+        sources = [source for source in self.metadata["timings"] if source["device"].partition(":")[0] == arch]
         if not sources:
             return f"it was not measured on {device}"
         if not any(problem.dtype in source["dtypes"] for source in sources):

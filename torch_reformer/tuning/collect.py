@@ -64,7 +64,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=Path,
         metavar="FILE",
         help="JSON objects, find-db keys or MIOpenDriver commands, one per line; a key may be followed by + and a "
-        "program that runs after the convolution, such as +bias.relu: it is then timed both fused and separately",
+        "program that runs after the convolution or product, such as +bias.relu: it is then timed fused and separately",
     )
     parser.add_argument("--out", type=Path, required=True, metavar="DB", help="find-db text; .xz and .bz2 compress")
     parser.add_argument("--device", default="cpu", metavar="D", help="cpu (default), or cuda for GPUs of either vendor")
@@ -89,7 +89,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def _pending(tasks: list[Task], known: Iterable[Database], device: torch.device) -> list[Task]:
     """Tasks that no database covers. A database covers a task if it has timings of exactly the applicable solvers, or
-    of exactly the two ways to run an epilogue with the kernels that would be chosen now."""
+    of exactly the ways to run an epilogue with the kernels that would be chosen now."""
     measured = {key: record for database in known for key, record in database.records.items()}
 
     def is_measured(task: Task) -> bool:

@@ -27,10 +27,19 @@ def amount(bytes: int) -> str:
     return f"{value:.1f} {unit}"
 
 
+_FACTORS = {"F": "the second transposed", "B": "neither transposed", "W": "the first transposed"}
+
+
 def in_words(problem: ConvProblem) -> str:
     """Description of a problem for people."""
     p = problem
     dtype = str(TORCH_DTYPES[p.dtype]).removeprefix("torch.") if p.dtype in TORCH_DTYPES else p.dtype.lower()
+    if p.is_product:
+        rows, columns, depth = str(p).split("-")[1:4]
+        return (
+            f"matrix product of {rows}x{depth} and {depth}x{columns}, {dtype}, {_FACTORS[p.direction]} in memory; "
+            f"{p.flops / 1e6:,.1f} MFLOP"
+        )
     geometry = [f"stride {p.stride_h}x{p.stride_w}", f"padding {p.pad_h}x{p.pad_w}"]
     if (p.dilation_h, p.dilation_w) != (1, 1):
         geometry.append(f"dilation {p.dilation_h}x{p.dilation_w}")
@@ -46,7 +55,10 @@ def in_words(problem: ConvProblem) -> str:
     )
 
 
-def _reason(offered: list[Candidate]) -> str:
+_BY_TABLE = "by a table, as there are no weights for matrix products"
+
+
+def _reason(offered: list[Candidate], by_table: bool) -> str:
     applicable = [candidate for candidate in offered if candidate.reason is None]
     chosen = next(candidate for candidate in offered if candidate.chosen)
     forced = config.settings().force
@@ -54,6 +66,8 @@ def _reason(offered: list[Candidate]) -> str:
         return "the configuration forces it"
     if len(applicable) == 1:
         why = "nothing else applies"
+    elif by_table:
+        why = _BY_TABLE
     elif chosen.probability is not None:
         why = f"the selector's most probable of the {len(applicable)} that apply"
     else:
@@ -77,7 +91,8 @@ def explain(problem: ConvProblem, device: str | None = None, epilogue: str = "")
     lines = [f"problem  {problem}"]
     lines += [f"         {line}" for line in in_words(problem).splitlines()]
     lines += [f"device   {device}", ""]
-    lines += _candidate_lines(problem, device)
+    together = epilogue if problem.is_product else ""  # candidates run the program, too
+    lines += _candidate_lines(problem, device, together)
     return "\n".join([*lines, _epilogue_line(problem, device, epilogue)] if epilogue else lines)
 
 
@@ -89,9 +104,11 @@ def _epilogue_line(problem: ConvProblem, device: str, epilogue: str) -> str:
         else f"in a kernel of its own, after {names[decision.separate]}"
     )
     if decision.fused < 0:
-        why = "no kernel of a convolution that may be chosen runs it"
+        why = "no kernel that may be chosen runs it"
     elif config.settings().epilogues:
         why = "the configuration says so"
+    elif problem.is_product and math.isnan(decision.probability):
+        why = _BY_TABLE
     elif decision.separate == decision.fused and math.isnan(decision.probability):
         why = "the chosen kernel runs it itself, and no weights for epilogues say otherwise"
     elif math.isnan(decision.probability):
@@ -116,8 +133,8 @@ def _joined(names: list[str]) -> str:
     return ", ".join([names[0], *(name.rpartition("_")[2] if _is_ours(name) else name for name in names[1:])])
 
 
-def _candidate_lines(problem: ConvProblem, device: str) -> list[str]:
-    offered = candidates(problem, device)
+def _candidate_lines(problem: ConvProblem, device: str, epilogue: str) -> list[str]:
+    offered = candidates(problem, device, epilogue)
     chosen = next(candidate for candidate in offered if candidate.chosen)
     width = max(len(candidate.name) for candidate in offered)
     lines = []
@@ -135,9 +152,11 @@ def _candidate_lines(problem: ConvProblem, device: str) -> list[str]:
                 details = f"{'unknown' if unknown else format(candidate.probability, '.1%'):>7}  {details}"
             condition = f"  if {candidate.condition}" if candidate.condition else ""
             lines.append(f"{mark} {candidate.name:{width}}  {details}{condition}")
-    reason = _reason(offered)
+    by_table = bool(epilogue) and native.selector(architecture(device), "products") is None
+    reason = _reason(offered, by_table)
     lines += ["", f"choice   {chosen.name}: {reason}"]
-    weights = weights_file.deciding(architecture(device))
+    weights = problem.is_product and weights_file.deciding(weights_file.name_of(architecture(device), "products"))
+    weights = weights or weights_file.deciding(architecture(device))
     if weights and chosen.probability is not None and reason.startswith("the selector's"):
         notes = weights.experience(chosen.probability, problem, device), weights.margin()
         lines += [f"         {note}" for note in notes if note]
@@ -148,7 +167,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "problem",
         help="a find-db key, such as 64-56-56-3x3-64-56-56-32-1x1-1x1-1x1-0-NCHW-FP32-F, or a MIOpenDriver command "
-        "line in quotes; a key may be followed by + and a program that runs after the convolution, such as +bias.relu",
+        "line in quotes; a key may be followed by + and a program that runs after it, such as +bias.relu",
     )
     parser.add_argument(
         "--device",

@@ -38,9 +38,10 @@ class Measurement:
     disturbed: bool = False
 
 
-def applicable(problem: ConvProblem, device: torch.device = _CPU) -> dict[str, int]:
-    """Workspace in bytes of each solver that may compute the problem on this device under the current configuration."""
-    offered = candidates(problem, device_name(device))
+def applicable(problem: ConvProblem, device: torch.device = _CPU, epilogue: str = "") -> dict[str, int]:
+    """Workspace in bytes of each solver that may compute the problem, and the program after it, on this device under
+    the current configuration."""
+    offered = candidates(problem, device_name(device), epilogue)
     return {candidate.name: candidate.workspace_bytes for candidate in offered if candidate.reason is None}
 
 

@@ -19,8 +19,9 @@ from tqdm import tqdm
 
 from ..problem import DIRECTIONS, LAYOUTS, ConvProblem
 from ..runtime import native
-from ..selector.problems import read_problems
+from ..selector.problems import Task, read_tasks
 from .measure import applicable, check, operands
+from .measure_epilogue import check_epilogue
 from .workload import device_name, usable_device
 
 _TYPES = ("FP32", "FP16", "BF16")
@@ -46,6 +47,34 @@ def samples() -> Iterator[ConvProblem]:
         yield ConvProblem(n, c, h, w, k, r, s, *moves, groups, direction, dtype, layout)
 
 
+# rows, columns, depth
+_PRODUCTS = ((384, 256, 128), (520, 392, 72))
+_PROGRAMS = ("", "bias.gelu", "bias.store.gelu", "bias.residual", "gelu_grad")
+
+
+def products() -> Iterator[Task]:
+    """Matrix products of all transposes, and forward ones with programs."""
+    for (rows, columns, depth), dtype in itertools.product(_PRODUCTS, ("BF16", "FP16")):
+        for transposes in ("tn", "nn", "nt"):
+            problem = ConvProblem.parse(f"gemm-{rows}-{columns}-{depth}-{transposes}-{dtype}")
+            yield from (Task(problem, text) for text in _PROGRAMS if not text or transposes == "tn")
+
+
+def _checked(task: Task, device: torch.device) -> tuple[list[str], dict[str, str]]:
+    """Solvers that computed a task, and what was wrong with the results of each.
+
+    Raises:
+        ValueError: if the task can't be run.
+    """
+    if task.epilogue:
+        kernels, wrong = check_epilogue(*task, device)
+        named = {way: way if task.problem.is_product else kernel for way, kernel in kernels.items()}
+        return list(named.values()), {named[way]: what for way, what in wrong.items()}
+    work, solvers = operands(task.problem, device), applicable(task.problem, device)
+    with torch.inference_mode():
+        return list(solvers), check(work, solvers)
+
+
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--problems",
@@ -59,27 +88,25 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     """Return status 0; 1 if a solver failed or computed wrong results."""
     device = usable_device(options.device, int(os.environ.get("LOCAL_RANK", 0)))
-    problems = read_problems(options.problems) if options.problems else list(samples())
+    tasks = read_tasks(options.problems) if options.problems else [*map(Task, samples()), *products()]
     ran: Counter[str] = Counter()
-    wrong: list[tuple[ConvProblem, str, str]] = []
-    for problem in tqdm(problems, unit="problem", dynamic_ncols=True):
+    wrong: list[tuple[Task, str, str]] = []
+    for task in tqdm(tasks, unit="problem", dynamic_ncols=True):
         try:
-            work = operands(problem, device)
+            solvers, failed = _checked(task, device)
         except ValueError as error:
-            tqdm.write(f"left out: {problem}: {error}", file=sys.stderr)
+            if options.problems:
+                tqdm.write(f"left out: {task}: {error}", file=sys.stderr)
             continue
-        solvers = applicable(problem, device)
-        with torch.inference_mode():
-            failed = check(work, solvers)
-        ran.update(solvers.keys())
-        wrong += [(problem, solver, what) for solver, what in failed.items()]
+        ran.update(solvers)
+        wrong += [(task, solver, what) for solver, what in failed.items()]
     failures = Counter(solver for _, solver, _ in wrong)
     width = max(map(len, ran), default=0)
-    print(f"{len(problems)} problems on {device_name(device)}")
+    print(f"{len(tasks)} problems on {device_name(device)}")
     for solver in native.solver_names():
         if ran[solver]:
             bad = f", {failures[solver]} WRONG" if failures[solver] else ""
             print(f"  {solver:{width}}  {ran[solver] - failures[solver]:4} right{bad}")
-    for problem, solver, what in wrong:
-        print(f"WRONG: {problem}: {solver}: {what}", file=sys.stderr)
+    for task, solver, what in wrong:
+        print(f"WRONG: {task}: {solver}: {what}", file=sys.stderr)
     return 1 if wrong else 0

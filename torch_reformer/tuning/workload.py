@@ -32,8 +32,9 @@ def usable_device(name: str, index: int = 0) -> torch.device:
 
 
 def device_name(device: torch.device) -> str:
-    """Device name as the selector knows it: ``cpu-avx512-2t`` (with torch's number of threads) or ``sm_90``."""
-    return native.device(None) if device.type == "cpu" else gpu.architecture(device.index)
+    """Device name as the selector knows it: ``cpu-avx512-2t`` (with torch's number of threads), ``sm_90`` or
+    ``sm_90:H100``."""
+    return native.device(None) if device.type == "cpu" else gpu.device(device.index)
 
 
 class Workload:

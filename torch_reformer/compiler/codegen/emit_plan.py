@@ -7,7 +7,6 @@ from dataclasses import dataclass
 
 import torch
 
-from ...runtime import native
 from ...runtime import plan as plans
 from ...runtime.sizes import Real
 from ..fusion.greedy import Fusion
@@ -16,7 +15,6 @@ from ..fusion.schedule import is_after, needed_in_memory, schedule
 from ..fusion.titles import kind_and_operations, title
 from ..ir.access import Access
 from ..ir.custom_ops import add_product
-from ..ir.fake_tensors import real_tensors
 from ..ir.graph import Call, Casts, Conv, ConvGrads, Graph, Operation, Typed, Value, View, replaced
 from ..ir.iteration_space import IterationSpace
 from ..ir.layout import Layout
@@ -270,15 +268,8 @@ class _Emitter:
 
 
 def _is_computed_by_kernel(product: Product, kernel: KernelProgram) -> bool:
-    """True if a kernel on Hopper computes a product with its program, as the planner expects."""
-    (_, depth, rows, _), columns = product.input.layout.sizes, product.weight.layout.sizes[0]
-    dtype = {torch.bfloat16: "BF16", torch.float16: "FP16"}[product.results[0].dtype]
-    # A weight that lies in memory by columns is read by the kernels of input gradients (csrc/operators/conv.cpp).
-    inner, outer, direction = (columns, depth, "B") if product.reads_columns else (depth, columns, "F")
-    key = f"{inner}-{rows}-1-1x1-{outer}-{rows}-1-1-0x0-1x1-1x1-0-NHWC-{dtype}-{direction}"
-    with real_tensors():
-        decision, _ = native.epilogue(native.problem_parse(key), "sm_90", kernel.program.code)
-    return bool(decision.is_fused)
+    """True if one kernel computes a product with its program, to which fusion may have added sums."""
+    return bool(product.choice(kernel.program).is_fused)
 
 
 def _as_batch(matrix: View) -> View:

@@ -2,9 +2,10 @@
 
 PyTorch's product and a stitched kernel write the product's result and read it again. A kernel of this package that
 computes both (csrc/hip/tma_gemm) does not, but the operations take issue slots while it multiplies. A product becomes
-an anchor of fusion (:class:`Product`) if the expected time falls (ir/epilogue_cost.py). It says which operations may
-join it: those whose stored results the kernel's copy engine can store, and one reduction of each column, as for a
-bias's gradient. What is reduced along rows, like a layer norm's operand, is read by another kernel again, which counts.
+an anchor of fusion (:class:`Product`) if the expected time falls, by the selector of products (docs/selector.md) or,
+where there are no weights for it, by ir/epilogue_cost.py. It says which operations may join it: those whose stored
+results the kernel's copy engine can store, and one reduction of each column, as for a bias's gradient. What is reduced
+along rows, like a layer norm's operand, is read by another kernel again, which counts.
 
 A bias of ``aten.addmm`` becomes an operation again. The second factor may lie in memory by columns or, as in input
 gradients, by rows. Products with rows that begin at no multiples of 16 bytes or of other data types stay calls. The
@@ -14,12 +15,17 @@ operations are unchanged, so are values, except that the product is not rounded 
 from __future__ import annotations
 
 import heapq
+import math
+from collections.abc import Iterable
 
 import torch
 
+from ... import program as p
+from ...program import Output, Program
+from ...program import Value as Expression
 from ...runtime.config import settings
 from ...runtime.dtypes import NARROW
-from ..ir.device_model import GPUS, flops, predicted_us
+from ..ir.device_model import GPUS, device_of, flops, predicted_us
 from ..ir.epilogue_cost import epilogue_us, slots_of
 from ..ir.graph import Call, Geometry, Graph, Indexed, Map, Operation, Reduce, Value, View, is_cast
 from ..ir.index_maps import operand_maps, without
@@ -32,6 +38,8 @@ _COPIES = (aten.cat.default, torch.ops.reformer._contiguous.default)  # calls wh
 _POINTWISE = Geometry((1, 1), (0, 0), (1, 1), 1)
 _MOST_LOADED, _MOST_STORED = 2, 2  # tensors that the copy engine loads and stores (csrc/hip/tma_gemm/tma_gemm.h)
 _ALIGNED = 16  # bytes
+_SHARPNESS = 32  # the selector's logits differ by so much times the logarithm of the ratio of times
+_LEAST_PROBABILITY = 1e-12
 _LEAST = 132 * 128 * 128  # elements whose tiles fill a GPU: libraries split the depth of smaller products
 
 
@@ -44,7 +52,7 @@ def anchor_products(graph: Graph, gpu: str | None) -> None:
         factors = _factors(call)
         if factors:
             graph.operations = operations.copy()
-            product = _add_anchor(graph, call, *factors)
+            product = _add_anchor(graph, device_of(gpu), call, *factors)
             product.epilogue = _Epilogue(product, call, uses).best(gpu)
             if product.epilogue:
                 operations = graph.operations
@@ -102,7 +110,7 @@ def _factors(call: Operation) -> tuple[View | None, View, View] | None:
     return bias, first, second
 
 
-def _add_anchor(graph: Graph, call: Call, bias: View | None, first: View, second: View) -> Product:
+def _add_anchor(graph: Graph, device: str, call: Call, bias: View | None, first: View, second: View) -> Product:
     """Add the product, and the addition of its bias."""
     (result,) = call.results
     (rows, depth), columns = first.layout.sizes, second.layout.sizes[1]
@@ -112,7 +120,7 @@ def _add_anchor(graph: Graph, call: Call, bias: View | None, first: View, second
     filter = View(
         second.value, Layout((columns, depth, 1, 1), (of_column, of_depth, pitch, pitch), second.layout.offset)
     )
-    product = Product(image, filter, _POINTWISE, None, frozenset())
+    product = Product(image, filter, _POINTWISE, None, frozenset(), device)
     product.node = call.node
     graph.operations.append(product)
     if bias is None:
@@ -278,13 +286,43 @@ class _Epilogue:
             again += value.bytes if fused else 0
             written += value.bytes if value is not self.result and fused < len(readers) else 0
         separate = predicted_us(gpu, "stitch columns" if self.reductions else "stitch", size + of_loaded + written, 0)
+        lost = 0.0
         if again:  # a kernel that reads the product's result is left, and reads these instead
-            separate -= predicted_us(gpu, "stitch", again, 0)
+            lost += predicted_us(gpu, "stitch", again, 0)
+        if self.reductions:  # another kernel adds up the blocks' results
+            lost += predicted_us(gpu, "stitch", 0, 0)
+        work = flops(self.product)
+        share = self._share_saved(stored)
+        if share is not None:
+            return share * (predicted_us(gpu, "product", of_factors + size, work) + separate) - lost
         bytes = of_factors + size, of_factors + of_loaded + sum(value.bytes for value in stored)
         slots = slots_of([*self.inside, *self.reductions], len(loaded) + len(stored) - 1)
-        if self.reductions:  # another kernel adds up the blocks' results
-            separate -= predicted_us(gpu, "stitch", 0, 0)
-        return separate - epilogue_us(gpu, self.space.numel, flops(self.product), bytes, slots)
+        return separate - lost - epilogue_us(gpu, self.space.numel, work, bytes, slots)
+
+    def _share_saved(self, stored: Iterable[Value]) -> float | None:
+        """Share of the time of PyTorch's product and a separate kernel that one kernel saves, by the selector of
+        products; None if there is no selector."""
+        probability = self.product.choice(self._program(stored)).probability
+        if math.isnan(probability):
+            return None
+        odds = min(max(probability, _LEAST_PROBABILITY), 1 - _LEAST_PROBABILITY)
+        return 1 - ((1 - odds) / odds) ** (1 / _SHARPNESS)
+
+    def _program(self, stored: Iterable[Value]) -> Program:
+        """The operations as a program that stores these values."""
+        known = {self.result: p.acc()}
+        operands: dict[tuple[Value, str], Expression] = {}
+
+        def read(view: View, kind: str) -> Expression:
+            if view.value in known:
+                return known[view.value]
+            return operands.setdefault((view.value, kind), Expression(kind, attribute=f"t{len(operands)}"))
+
+        for operation in self.inside:
+            read_values = [read(view, self.space.dense_kind(map)) for view, map in operand_maps(operation)]
+            known[operation.results[0]] = operation.expression(*read_values)
+        reduced = [Output(each.kind, known[each.input.value], "channel") for each in self.reductions]
+        return Program(*(p.store(known[value]) for value in stored), *reduced)
 
 
 def _values(operation: Operation) -> list[Value]:

@@ -90,6 +90,12 @@ def known_gpu(architecture: str, name: str) -> str | None:
     return next((key for key in GPUS if key in name.split()), architecture if architecture in GPUS else None)
 
 
+def device_of(gpu: str) -> str:
+    """The device of a key of GPUS, as the library names it."""
+    specs = {spec.name.decode(): spec.architecture.decode() for spec in gpu_specs()}
+    return f"{specs[gpu]}:{gpu}" if gpu in specs else gpu
+
+
 def us_of_bytes(gpu: str | None, bytes: float) -> float:
     """Microseconds to move bytes in a stitched kernel, without its start; on a CPU if `gpu` is None."""
     return bytes / (_CPU * 1e3) if gpu is None else _table()["stitch"]._replace(start=0).us(GPUS[gpu], bytes, 0)

@@ -1,4 +1,4 @@
-"""Expected times of matrix products with a program in their epilogue, on Hopper.
+"""Expected times of matrix products with a program in their epilogue, on Hopper, without weights for them.
 
 Two things bind such a kernel: the bytes that it moves, and the issue slots of its program beside its multiplications.
 The constants are fitted to 30 timings on an H200 (benchmarks/results/h200/product_epilogues.csv): what a program adds

@@ -5,8 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+import torch
+
+from ...program import Program
+from ...runtime import native
+from .fake_tensors import real_tensors
 from .graph import Conv, Map, Operation, View
 from .layout import Layout
+
+_DTYPES = {torch.bfloat16: "BF16", torch.float16: "FP16"}
 
 
 @dataclass(eq=False)
@@ -16,10 +23,24 @@ class Product(Conv):
     Args:
         bias: the addition of a bias to it, if PyTorch's operator adds one.
         epilogue: the operations that may follow in its kernel (fusion/anchor_products.py).
+        device: the GPU that the plan is for, as the library names it.
     """
 
     bias: Map | None
     epilogue: frozenset[Operation]
+    device: str
+
+    @property
+    def key(self) -> str:
+        """Its text as a problem."""
+        (_, depth, rows, _), columns = self.input.layout.sizes, self.weight.layout.sizes[0]
+        order = "nn" if self.reads_columns else "tn"
+        return f"gemm-{rows}-{columns}-{depth}-{order}-{_DTYPES[self.results[0].dtype]}"
+
+    def choice(self, program: Program) -> native.Epilogue:
+        """The library's choice between a kernel that computes it with a program, and a kernel of the program's own."""
+        with real_tensors():
+            return native.epilogue(native.problem_parse(self.key), self.device, program.code)[0]
 
     @property
     def reads_columns(self) -> bool:
