@@ -25,7 +25,7 @@ def run_graph(module: GraphModule, plan: MakePlan, report: Callable[[Report], An
     """Run a graph of AOTAutograd's by a plan, or by a plan for each tuple of sizes if they are symbolic."""
     values = [node.meta.get("val") for node in module.graph.nodes if node.op in ("placeholder", "call_function")]
     if any(map(depends_on_sizes, values)):
-        return Uncached(Dynamic(module, plan, planned, report))
+        return Dynamic(module, plan, planned, report)
     return planned(plan, module, report)
 
 
