@@ -2,6 +2,7 @@
 
 import contextlib
 import copy
+import functools
 import os
 import signal
 import subprocess
@@ -22,7 +23,7 @@ from training_models import step
 
 import torch_reformer
 from torch_reformer.compiler.backend import reformer
-from torch_reformer.compiler.runtime import compiled
+from torch_reformer.compiler.runtime import compiled, dynamic, executable
 
 pytestmark = needs_aten
 SCRIPT = Path(__file__).with_name("training_models.py")
@@ -165,15 +166,114 @@ def test_a_graph_without_a_plan():
         assert not {"autograd_cache_saved", "autograd_cache_hit"} & set(counters["aot_autograd"])
 
 
-def test_many_sizes():
-    """Plans of graphs with symbolic sizes are not cached: each process makes those that it needs."""
-    layer = nn.Linear(4, 4)
-    for _ in range(2):
+class Rows(nn.Module):
+    """Sizes in views, tables, constants and floating-point arithmetic."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(4, 8)
+
+    def forward(self, x):
+        y = self.layer(x).relu().unflatten(-1, (2, 4)).transpose(0, 1)
+        return (y.softmax(1) * torch.tensor([1.0, 2.0, 3.0, 4.0])).sum() / (x.shape[0] * 0.5) + y.mean()
+
+
+def steps_of_lengths(model, lengths, planned):
+    """Losses and gradients of steps of some lengths, compiled anew, and the number of plans that are made."""
+    torch._dynamo.reset()
+    planned.clear()
+    own = copy.deepcopy(model)
+    run, found = torch.compile(own, backend=reformer, dynamic=True), []
+    for rows in lengths:
+        torch.manual_seed(rows)
+        x = torch.randn(rows, 4)
+        results, expected = (
+            [each.clone() for each in step(call, each, [x])] for call, each in ((run, own), (model, model))
+        )
+        model.zero_grad()
+        own.zero_grad()
+        for one, other in zip(results, expected, strict=True):
+            torch.testing.assert_close(one, other)
+        found += results
+    return found, len(planned)
+
+
+@pytest.fixture
+def planned(monkeypatch):
+    """Has an item for each plan that is made."""
+    found, init = [], executable.Executable.__init__
+
+    def counted(*args):
+        found.append(1)
+        init(*args)
+
+    monkeypatch.setattr(executable.Executable, "__init__", counted)
+    return found
+
+
+def test_many_sizes(planned):
+    """Templates that were made are found again, for sizes that were not seen, too; further ones are added."""
+    model = Rows()
+    made, count = steps_of_lengths(model, (30, 50, 40), planned)
+    assert count == 2  # forward and backward
+    found, count = steps_of_lengths(model, (30, 50, 40), planned)
+    assert count == 0 and counters["aot_autograd"]["autograd_cache_hit"] == 1
+    same(found, made)
+    _, count = steps_of_lengths(model, (70, 3), planned)  # a mean over so few elements is computed in another way
+    assert count > 0
+    found, count = steps_of_lengths(model, (3, 70, 41), planned)
+    assert count == 0
+
+
+def test_sizes_that_are_planned_alone(folder, monkeypatch):
+    """Stored templates that serve one tuple of sizes each do not keep a later process from giving up."""
+    monkeypatch.setattr(dynamic, "_TRIED", 3)
+    run = functools.partial(torch.compile, lambda x: x.exp().sum(1), backend=reformer, dynamic=True)
+    for count in (3, 4):
         torch._dynamo.reset()
-        run = torch.compile(lambda x: layer(x).relu().sum(), backend=reformer, dynamic=True)
-        for rows in (3, 5):
-            x = torch.randn(rows, 4)
-            torch.testing.assert_close(run(x), layer(x).relu().sum())
+        compiled_again = run()
+        for rows in range(2, 8):
+            x = torch.randn(6, rows, 40)
+            torch.testing.assert_close(compiled_again(x), x.exp().sum(1))
+        assert len([*folder.rglob("*.template")]) == count
+
+
+def test_reports_of_stored_templates():
+    model, x = Rows(), torch.randn(30, 4)
+    reports = [], []
+    for each in reports:
+        torch._dynamo.reset()
+        torch.compile(model, backend=reformer, dynamic=True, options={"report": each.append})(x).backward()
+    assert len(reports[0]) == 2 and [*map(str, reports[0])] == [*map(str, reports[1])]
+
+
+@pytest.mark.parametrize("content", [b"", b"nonsense", None], ids=["empty", "nonsense", "a folder"])
+def test_damaged_templates(content, folder, planned):
+    """They are made again."""
+    model = Rows()
+    made, count = steps_of_lengths(model, (30, 50), planned)
+    files = [*folder.rglob("*.template")]
+    assert len(files) == count == 2
+    for file in files:
+        file.unlink()
+        file.mkdir() if content is None else file.write_bytes(content)
+    found, count = steps_of_lengths(model, (30, 50), planned)
+    assert count == 2
+    same(found, made)
+
+
+def test_a_folder_that_cannot_be_written(folder, planned):
+    model = Rows()
+    (folder / "reformer").write_text("a file")
+    for _ in range(2):
+        _, count = steps_of_lengths(model, (30, 50), planned)
+        assert count == 2
+
+
+def test_templates_need_the_cache(folder, planned):
+    with functorch_config.patch(enable_autograd_cache=False):
+        steps_of_lengths(Rows(), (30, 50), planned)
+    assert not [*folder.rglob("*.template")]
 
 
 FACTOR = 2.0
