@@ -59,14 +59,15 @@ class Dynamic(Compiled):
         self._unknown = {place for place, node in enumerate(inputs) if depends_on_values(node.meta.get("val"))}
         self.symbolic, self.stored = SymbolicGraph(module), StoredTemplates(TEMPLATES)
         self.reason = "the sizes of an argument depend on values" if self._unknown else None
-        self._start()
+        self._begin()
 
-    def _start(self) -> None:
+    def _begin(self) -> None:
         self.templates: list[Template] = []
         self._served = 0  # tuples of sizes by templates of others
         self._plans = functools.lru_cache(PLANS)(self._planned)
 
     def prepare_for_serialization(self) -> None:
+        super().prepare_for_serialization()
         self.stored.is_used = True
 
     def __getstate__(self) -> dict[str, Any]:
@@ -75,9 +76,9 @@ class Dynamic(Compiled):
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         vars(self).update(state)
-        self._start()
+        self._begin()
 
-    def is_loaded(self) -> None:
+    def start(self) -> None:
         self.report = reporting()
 
     def __call__(self, args: list) -> list:

@@ -1,6 +1,8 @@
-"""FX graphs with symbolic sizes as bytes, for later processes."""
+"""FX graphs as bytes, for later processes."""
 
 from __future__ import annotations
+
+from collections.abc import Container
 
 import torch
 from torch._functorch._aot_autograd.autograd_cache import BypassAOTAutogradCache
@@ -13,8 +15,7 @@ from ..ir.custom_ops import DONATED, USER_CAST
 from ..ir.fx_utils import copied
 
 # What stages read of nodes' notes: others may hold anything.
-_NOTES = {"val", "stack_trace", "source_fn_stack", "fwd_source_fn_stack", DONATED, USER_CAST}
-_OPTIONS = Options(ops_filter=None, node_metadata_key_filter=_NOTES.__contains__)
+NOTES = {"val", "stack_trace", "source_fn_stack", "fwd_source_fn_stack", DONATED, USER_CAST}
 
 
 class _Pickler(GraphPickler):
@@ -28,8 +29,8 @@ def _number(kind: type, data: _SymNodePickleData, state):
     return kind(data._to_sym_node())
 
 
-def pickled(module: GraphModule) -> bytes:
-    """The graph with its fake values.
+def pickled(module: GraphModule, notes: Container[str] = NOTES) -> bytes:
+    """The graph with these notes of its nodes.
 
     Raises:
         BypassAOTAutogradCache: a part of it does not pickle.
@@ -37,7 +38,7 @@ def pickled(module: GraphModule) -> bytes:
     bare = GraphModule(module, copied(module.graph))
     bare.meta = {}
     try:
-        return _Pickler.dumps(bare, _OPTIONS)
+        return _Pickler.dumps(bare, Options(ops_filter=None, node_metadata_key_filter=notes.__contains__))
     except Exception as error:
         raise BypassAOTAutogradCache(f"a part of a graph does not pickle: {error}") from error
 
