@@ -8,6 +8,7 @@ ones that are equal for these sizes."""
 from __future__ import annotations
 
 import dataclasses
+import functools
 import operator
 from collections.abc import Sequence
 from typing import Any
@@ -15,6 +16,7 @@ from typing import Any
 from torch.fx import GraphModule
 
 from ...runtime import aten
+from ...runtime.plan import Step
 from ...runtime.sizes import Symbols, estimate, has_sizes, replaced
 from ..ir.layout import Layout
 from .executable import Executable
@@ -72,16 +74,27 @@ class Template:
 
     def at(self, values: tuple[int, ...]) -> Executable:
         """The executable for these values of the symbols."""
-        steps = list(self.first.plan.steps)
-        for place, what in zip(self._own, self._what(*values), strict=True):
-            steps[place] = steps[place]._replace(what=what)
         native = [aten.library.OperatorCall(*described) for described in self._described(*values)]
-        for place, number, arguments in zip(self._calls, self._native, self._arguments(*values), strict=True):
-            call = steps[place].call.again(arguments, native[number])
-            steps[place] = steps[place]._replace(what=tuple(call.code()), call=call)
-        made = self.first.with_plan(self.first.plan.again(steps))
+        own = dict(zip(self._own, self._what(*values), strict=True))
+        calls = [native[number] for number in self._native]
+        steps = self.first.plan.steps
+        codes = {place: steps[place].call.code(call) for place, call in zip(self._calls, calls, strict=True)}
+        plan = self.first.plan.again(own | codes, functools.partial(self._steps, steps, values, own, calls))
+        made = self.first.with_plan(plan)
         made.fixed = self._fixed(*values)
         return made
+
+    def _steps(
+        self, steps: list[Step], values: tuple[int, ...], own: dict[int, Sequence[int]], calls: list
+    ) -> list[Step]:
+        """Steps of a plan, for these values of the symbols; calls: the native calls for them."""
+        steps = list(steps)
+        for place, what in own.items():
+            steps[place] = steps[place]._replace(what=tuple(what))
+        for place, native, arguments in zip(self._calls, calls, self._arguments(*values), strict=True):
+            call = steps[place].call.again(arguments, native)
+            steps[place] = steps[place]._replace(what=tuple(call.code()), call=call)
+        return steps
 
 
 def _plain(layout: Layout) -> Layout:
