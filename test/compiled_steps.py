@@ -19,7 +19,7 @@ def executables(model, *inputs, monkeypatch) -> list[Executable]:
             ir.verify(graph)
             change(graph)
         ir.verify(graph)
-        found.append(pipeline.plan(module, report))
+        found.append(pipeline.plan(module, reports=report is not None))
         found[-1].report_to(report)
         return found[-1]
 

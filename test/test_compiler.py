@@ -16,7 +16,6 @@ from training_models import relative_error, step
 
 import torch_reformer  # noqa: F401  registers the operators
 from torch_reformer.compiler.backend import reformer
-from torch_reformer.compiler.runtime import cuda_graphs
 from torch_reformer.runtime import aten
 
 pytestmark = needs_aten
@@ -412,56 +411,6 @@ def test_plans_by_sizes_hold_no_tensors():
         run(x)
         del x
     assert not any(each() is not None for each in seen)
-
-
-def test_cuda_graphs_get_what_stays_where_it_is(monkeypatch):
-    """Parameters and buffers, by which they need no copies, and in the backward what the forward saved."""
-    calls = []
-
-    def recorded(run, inputs, fixed, **options):
-        calls.append((options["is_backward"], options["is_inference"], len(inputs), sorted(fixed)))
-        return lambda inputs: run(inputs)
-
-    monkeypatch.setattr(cuda_graphs.cudagraph_trees, "cudagraphify_impl", recorded)
-    monkeypatch.setattr(cuda_graphs.cudagraphs, "check_for_skip", lambda module, fixed: None)
-    monkeypatch.setattr(cuda_graphs.cudagraphs, "get_device_index", lambda module: 0)
-    model, x = nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8), nn.Sigmoid()), torch.randn(16, 4)
-    expected = copy.deepcopy(model)
-    run = compiled(model, mode="reduce-overhead", dynamic=False)
-    run(x).square().sum().backward()
-    expected(x).square().sum().backward()
-    torch.testing.assert_close(model[0].weight.grad, expected[0].weight.grad)
-    torch.testing.assert_close(dict(model.named_buffers()), dict(expected.named_buffers()))
-    with torch.no_grad():
-        torch.testing.assert_close(run(x), expected(x))
-    (forward, backward, inference) = calls
-    assert forward[:3] == (False, False, 8) and len(forward[3]) == 7  # all but x
-    assert backward[:2] == (True, False) and backward[3] == list(range(backward[2] - 1))  # all but the gradient
-    assert inference[:3] == (False, True, 8) and len(inference[3]) == 7
-
-
-def test_retained_graphs_are_not_replayed(monkeypatch):
-    """A replay may write over what the forward saved."""
-    replayed = []
-
-    def recorded(run, inputs, fixed, is_backward, **options):
-        def replay(inputs):
-            replayed.append(is_backward)
-            return run(inputs)
-
-        return replay
-
-    monkeypatch.setattr(cuda_graphs.cudagraph_trees, "cudagraphify_impl", recorded)
-    monkeypatch.setattr(cuda_graphs.cudagraph_trees, "get_manager", lambda *_, **__: None)
-    monkeypatch.setattr(cuda_graphs.cudagraphs, "check_for_skip", lambda module, fixed: None)
-    monkeypatch.setattr(cuda_graphs.cudagraphs, "get_device_index", lambda module: 0)
-    x = torch.randn(5, requires_grad=True)
-    result = compiled(lambda x: x.sin().sum(), mode="reduce-overhead")(x)
-    result.backward(retain_graph=True)
-    assert replayed == [False]
-    result.backward()
-    assert replayed == [False, True]
-    torch.testing.assert_close(x.grad, 2 * x.detach().cos())
 
 
 def test_cuda_graphs_without_a_gpu():

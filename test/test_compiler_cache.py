@@ -2,6 +2,7 @@
 
 import contextlib
 import copy
+import functools
 import os
 import signal
 import subprocess
@@ -9,6 +10,7 @@ import sys
 import time
 from pathlib import Path
 
+import partial_cases
 import pytest
 import torch
 import training_models
@@ -22,7 +24,7 @@ from training_models import step
 
 import torch_reformer
 from torch_reformer.compiler.backend import reformer
-from torch_reformer.compiler.runtime import compiled
+from torch_reformer.compiler.runtime import compiled, dynamic, executable
 
 pytestmark = needs_aten
 SCRIPT = Path(__file__).with_name("training_models.py")
@@ -150,30 +152,149 @@ def test_constants_and_random_numbers():
     same(found, made)
 
 
-def test_a_graph_without_a_plan():
-    """A graph of which a part has no plan is compiled each time."""
+def test_a_graph_that_is_mostly_without_a_plan():
+    """It is found again, and the user is warned again."""
 
     def function(x):
         return torch.view_as_real(torch.view_as_complex(x * 2).conj().resolve_conj()).sum()
 
-    x = torch.randn(4, 2)
+    x, reports = torch.randn(4, 2), []
     for _ in range(2):
         torch._dynamo.reset()
         counters.clear()
-        with pytest.warns(UserWarning, match="operators of a graph run without a plan"):
-            torch.testing.assert_close(torch.compile(function, backend=reformer)(x), function(x))
-        assert not {"autograd_cache_saved", "autograd_cache_hit"} & set(counters["aot_autograd"])
+        run = torch.compile(function, backend=reformer, options={"report": lambda report: reports.append(str(report))})
+        with pytest.warns(UserWarning, match="operators of a graph run without a plan") as caught:
+            torch.testing.assert_close(run(x), function(x))
+        assert len(caught) == 1
+    assert counters["aot_autograd"]["autograd_cache_hit"] == 1 and reports[0] == reports[1]
 
 
-def test_many_sizes():
-    """Plans of graphs with symbolic sizes are not cached: each process makes those that it needs."""
-    layer = nn.Linear(4, 4)
-    for _ in range(2):
+@pytest.mark.filterwarnings("ignore:.*quantized tensor creation functions")
+@pytest.mark.filterwarnings("ignore:.*operators of a graph run without a plan")
+@pytest.mark.parametrize("name", partial_cases.CASES)
+def test_partial_plans(name, planned):
+    """They are found again, and nothing is planned, but where PyTorch does not cache the graph, and where sizes of the
+    backward's inputs depend on values (of a state of a random generator)."""
+    torch.manual_seed(0)
+    model, x = partial_cases.Model(partial_cases.CASES[name][0]), torch.randn(4, 8, 32, dtype=torch.float64)
+    made, first = outcome(model, [x])
+    planned.clear()
+    found, then = outcome(model, [x])
+    same(found, made)
+    is_cached = name not in ("inverse", "solve", "Cholesky", "selective checkpoint", "branches", "loop")
+    assert ("saved" in first) == ("hit" in then) == is_cached
+    assert (not planned) == (is_cached and name != "random in a checkpoint")
+
+
+class Rows(nn.Module):
+    """Sizes in views, tables, constants and floating-point arithmetic."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(4, 8)
+
+    def forward(self, x):
+        y = self.layer(x).relu().unflatten(-1, (2, 4)).transpose(0, 1)
+        return (y.softmax(1) * torch.tensor([1.0, 2.0, 3.0, 4.0])).sum() / (x.shape[0] * 0.5) + y.mean()
+
+
+def steps_of_lengths(model, lengths, planned):
+    """Losses and gradients of steps of some lengths, compiled anew, and the number of plans that are made."""
+    torch._dynamo.reset()
+    planned.clear()
+    counters.clear()
+    own = copy.deepcopy(model)
+    run, found = torch.compile(own, backend=reformer, dynamic=True), []
+    for rows in lengths:
+        torch.manual_seed(rows)
+        x = torch.randn(rows, 4)
+        results, expected = (
+            [each.clone() for each in step(call, each, [x])] for call, each in ((run, own), (model, model))
+        )
+        model.zero_grad()
+        own.zero_grad()
+        for one, other in zip(results, expected, strict=True):
+            torch.testing.assert_close(one, other)
+        found += results
+    return found, len(planned)
+
+
+@pytest.fixture
+def planned(monkeypatch):
+    """Has an item for each plan that is made."""
+    found, init = [], executable.Executable.__init__
+
+    def counted(*args):
+        found.append(1)
+        init(*args)
+
+    monkeypatch.setattr(executable.Executable, "__init__", counted)
+    return found
+
+
+def test_many_sizes(planned):
+    """Templates that were made are found again, for sizes that were not seen, too; further ones are added."""
+    model = Rows()
+    made, count = steps_of_lengths(model, (30, 50, 40), planned)
+    assert count == 2  # forward and backward
+    found, count = steps_of_lengths(model, (30, 50, 40), planned)
+    assert count == 0 and counters["aot_autograd"]["autograd_cache_hit"] == 1
+    same(found, made)
+    _, count = steps_of_lengths(model, (70, 3), planned)  # a mean over so few elements is computed in another way
+    assert count > 0
+    found, count = steps_of_lengths(model, (3, 70, 41), planned)
+    assert count == 0
+
+
+def test_sizes_that_are_planned_alone(folder, monkeypatch):
+    """Stored templates that serve one tuple of sizes each do not keep a later process from giving up."""
+    monkeypatch.setattr(dynamic, "_TRIED", 3)
+    run = functools.partial(torch.compile, lambda x: x.exp().sum(1), backend=reformer, dynamic=True)
+    for count in (3, 4):
         torch._dynamo.reset()
-        run = torch.compile(lambda x: layer(x).relu().sum(), backend=reformer, dynamic=True)
-        for rows in (3, 5):
-            x = torch.randn(rows, 4)
-            torch.testing.assert_close(run(x), layer(x).relu().sum())
+        compiled_again = run()
+        for rows in range(2, 8):
+            x = torch.randn(6, rows, 40)
+            torch.testing.assert_close(compiled_again(x), x.exp().sum(1))
+        assert len([*folder.rglob("*.template")]) == count
+
+
+def test_reports_of_stored_templates():
+    model, x = Rows(), torch.randn(30, 4)
+    reports = [], []
+    for each in reports:
+        torch._dynamo.reset()
+        torch.compile(model, backend=reformer, dynamic=True, options={"report": each.append})(x).backward()
+    assert len(reports[0]) == 2 and [*map(str, reports[0])] == [*map(str, reports[1])]
+
+
+@pytest.mark.parametrize("content", [b"", b"nonsense", None], ids=["empty", "nonsense", "a folder"])
+def test_damaged_templates(content, folder, planned):
+    """They are made again."""
+    model = Rows()
+    made, count = steps_of_lengths(model, (30, 50), planned)
+    files = [*folder.rglob("*.template")]
+    assert len(files) == count == 2
+    for file in files:
+        file.unlink()
+        file.mkdir() if content is None else file.write_bytes(content)
+    found, count = steps_of_lengths(model, (30, 50), planned)
+    assert count == 2
+    same(found, made)
+
+
+def test_a_folder_that_cannot_be_written(folder, planned):
+    model = Rows()
+    (folder / "reformer").write_text("a file")
+    for _ in range(2):
+        _, count = steps_of_lengths(model, (30, 50), planned)
+        assert count == 2
+
+
+def test_templates_need_the_cache(folder, planned):
+    with functorch_config.patch(enable_autograd_cache=False):
+        steps_of_lengths(Rows(), (30, 50), planned)
+    assert not [*folder.rglob("*.template")]
 
 
 FACTOR = 2.0

@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from torch import nn
 from training_models import relative_error
 from zoo import HEAVY, QUICK, made, results
 
@@ -31,3 +32,17 @@ def test_errors_in_autocast(name, mode):
         )
         near.append(own < 1.5 * eager + 1e-6)
     assert sum(near) > len(near) / 2
+
+
+def test_cuda_graphs_of_many_sizes():
+    """Recorded steps of several lengths, in turns, give what eager ones give."""
+    torch._dynamo.reset()
+    model = nn.Sequential(nn.Linear(64, 128), nn.LayerNorm(128), nn.GELU(), nn.Linear(128, 8)).cuda()
+    run = torch.compile(model, backend=reformer, mode="reduce-overhead", dynamic=True)
+    for length in (9, 5, 17, 33) * 4:
+        torch.compiler.cudagraph_mark_step_begin()
+        x = torch.randn(3, length, 64, device="cuda", requires_grad=True)
+        result = run(x)
+        (grad,) = torch.autograd.grad(result.square().sum(), x)
+        torch.testing.assert_close(result, model(x))
+        torch.testing.assert_close(grad, torch.autograd.grad(model(x).square().sum(), x)[0])

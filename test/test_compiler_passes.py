@@ -14,6 +14,7 @@ from torch_reformer.compiler.codegen.emit_plan import emit_plan
 from torch_reformer.compiler.fusion import greedy
 from torch_reformer.compiler.ir import graph as ir
 from torch_reformer.compiler.ir.layout import Layout
+from torch_reformer.compiler.passes.copy_sources_once import copy_sources_once
 from torch_reformer.compiler.passes.fold_biases import fold_biases
 from torch_reformer.runtime import plan as plans
 
@@ -75,6 +76,27 @@ def test_casts_are_one_step(parts):
         assert torch.equal(one, source.bfloat16()) and one.stride() == layout.strides
     assert len({each.untyped_storage().data_ptr() for each in (first, *others)}) == (1 if parts else 3)
     assert not parts or all(each.data_ptr() % 16 == first.data_ptr() % 16 for each in others)
+
+
+@pytest.mark.parametrize("count", range(1, 6))
+def test_copies_of_copies(count):
+    """A copy is left out only where what it copies is not."""
+    graph, cpu = ir.Graph(), torch.device("cpu")
+    value, sizes = graph.give(Layout((3, 4, 5), (20, 5, 1)), torch.float32, cpu), (3, 4, 5)
+    for _ in range(count):
+        sizes = (sizes[0], sizes[2], sizes[1])
+        read = ir.View(value, Layout(sizes, (20, 1, sizes[1])))
+        call = ir.Call(torch.ops.reformer._contiguous.default, (read,), {})
+        (value,) = graph.add(call, [ir.Typed(Layout.row_major(sizes), torch.float32, cpu)])
+    graph.outputs = [ir.View(value, value.layout)]
+    copy_sources_once(graph)
+    ir.verify(graph)
+    assert len(graph.operations) == -(-count // 2)
+    found = greedy.Fusion(graph)
+    found.run()
+    x = torch.randn(3, 4, 5)
+    (result,) = plans.run(emit_plan(graph, found).plan, [x])
+    assert torch.equal(result, x.transpose(1, 2) if count % 2 else x)
 
 
 @pytest.mark.parametrize("reduce", [torch.sum, torch.amax])

@@ -132,19 +132,19 @@ def compile_graph(module: GraphModule, report: Callable[[Report], Any] | None) -
     Args:
         report: gets the report of each plan; a graph with symbolic sizes has several.
     """
-    return run_graph(module, functools.partial(plan, report=report), report)
+    return run_graph(module, functools.partial(plan, reports=report is not None), report)
 
 
 def plan(
     module: GraphModule,
-    report: Callable[[Report], Any] | None = None,
+    reports: bool = False,
     gpu: str | None = None,
     starts: bool = True,
 ) -> Executable:
     """Plan a graph whose sizes are known.
 
     Args:
-        report: if given, the executable has a report.
+        reports: whether the executable has a report.
         gpu: a key of device_model.GPUS: plan for this GPU, and compile nothing. None: plan for the graph's own device.
         starts: whether the kernels are compiled, if no GPU is given.
 
@@ -168,7 +168,7 @@ def plan(
     optional(anchor_products, graph, gpu)
     fusions, planned = _fuse(graph, gpu)
     fusion, emitted = _emit(graph, fusions)
-    plan_report = report and report_of(graph, fusion, gpu, planned)
+    plan_report = report_of(graph, fusion, gpu, planned) if reports else None
     executable = Executable(module, graph, constants, fusion, planned, emitted, plan_report)
     if starts:
         executable.start()

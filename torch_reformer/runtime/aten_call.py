@@ -149,9 +149,9 @@ class AtenCall:
         left = iter(lengths)
         return tuple(TENSOR if type_ == "Tensor" else NUMBER if type_ in _NUMBERS else next(left) for type_ in types)
 
-    def code(self) -> list[int]:
-        """Code of this call for csrc/plan/plan.h."""
-        return [self.call.number, len(self.inputs), self.result_count]
+    def code(self, native=None) -> list[int]:
+        """Code of this call for csrc/plan/plan.h; native: another native call, as of again()."""
+        return [(native or self.call).number, len(self.inputs), self.result_count]
 
     def run(self, tensors: Sequence[Tensor]) -> list[Any]:
         """Call the operator from Python with the tensors for `inputs`."""

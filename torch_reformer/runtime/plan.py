@@ -100,9 +100,15 @@ class Plan:
 
     def __init__(self, inputs: int):
         self._inputs = self._count = inputs
-        self.steps: list[Step] = []
+        self._steps: list[Step] | Callable[[], list[Step]] = []
         self.outputs: tuple[int, ...] = ()
         self.frees: list[list[int]] = []  # of each step; set by give()
+
+    @property
+    def steps(self) -> list[Step]:
+        if not isinstance(self._steps, list):
+            self._steps = self._steps()
+        return self._steps
 
     def _add(
         self,
@@ -184,10 +190,20 @@ class Plan:
         self.frees = self._last_uses()
         return self
 
-    def again(self, steps: list[Step]) -> Plan:
-        """The plan with these steps, which have the same tensors."""
+    def again(self, what: Mapping[int, Sequence[int]], steps: Callable[[], list[Step]]) -> Plan:
+        """The plan with other numbers, as many, in the steps at some places.
+
+        Args:
+            steps: gives its steps when they are asked for. As long as the plan does not have them, it keeps this
+                function, which is to keep the calls that the numbers name.
+        """
         other = Plan(self._inputs)
-        other.steps, other._count, other.outputs, other.frees = steps, self._count, self.outputs, self.frees
+        other._steps, other._count, other.outputs, other.frees = steps, self._count, self.outputs, self.frees
+        code, places = self._code
+        code = code.copy()
+        for place, numbers in what.items():
+            code[places[place] : places[place] + len(numbers)] = numbers
+        other._code = code, places
         return other
 
     def _last_uses(self) -> list[list[int]]:
@@ -209,12 +225,18 @@ class Plan:
         Raises:
             ValueError: if a step is malformed.
         """
-        code = [self._inputs, len(self.outputs), *self.outputs]
+        return native.intern_plan(self._code[0])
+
+    @functools.cached_property
+    def _code(self) -> tuple[list[int], list[int]]:
+        """The plan in the code of csrc/plan/plan.h, and the place of each step's `what` in it."""
+        code, places = [self._inputs, len(self.outputs), *self.outputs], []
         for step, frees in zip(self.steps, self.frees or self._last_uses(), strict=True):
             code += [_KINDS.index(step.kind)]
+            places.append(len(code) + 1)
             for numbers in (step.what, step.inputs, step.into, frees, step.title.encode()):
                 code += [len(numbers), *numbers]
-        return native.intern_plan(code)
+        return code, places
 
     def __str__(self) -> str:
         lines = [f"given {_names(range(self._inputs))}"]

@@ -75,7 +75,7 @@ class Symbols:
         self.guards[comparison, self.polynomials.reduced(difference), holds] = None
         return holds
 
-    def holds(self) -> Callable[..., bool]:
+    def holds(self) -> SizeFunction:
         """A function of the symbols' values: True if all guards hold for them."""
         tests = [f"{name} >= {LEAST}" for name in self.names]
         lines, texts = self._lines([polynomial for _, polynomial, _ in self.guards])
@@ -85,7 +85,7 @@ class Symbols:
         tried = [f"    {line}" for line in [*lines, f"return {' and '.join(tests)}"]]
         return self._function(["try:", *tried, "except ZeroDivisionError:", "    pass"], "False")
 
-    def function(self, values: list) -> Callable[..., list]:
+    def function(self, values: list) -> SizeFunction:
         """A function of the symbols' values that gives this list, with numbers in place of sizes in nested lists,
         tuples and dicts."""
         sizes: dict[Size | Real, str] = {}
@@ -124,11 +124,29 @@ class Symbols:
                 lines.append(f"_{atom} = {text(operands[0])} {kind} {text(operands[1])}")
         return lines, list(map(text, polynomials))
 
-    def _function(self, lines: list[str], result: str, constants: dict[str, Any] | None = None) -> Callable:
+    def _function(self, lines: list[str], result: str, constants: dict[str, Any] | None = None) -> SizeFunction:
         body = "".join(f"    {line}\n" for line in [*lines, f"return {result}"])
-        names: dict[str, Any] = {"bits": bits_of_double, "inf": math.inf, "nan": math.nan, **(constants or {})}
-        exec(f"def function({', '.join(self.names)}):\n{body}", names)
-        return names["function"]
+        return SizeFunction(f"def function({', '.join(self.names)}):\n{body}", constants or {})
+
+
+class SizeFunction:
+    """A function of symbols' values, by its Python code. It pickles.
+
+    Args:
+        constants: values of names in the code.
+    """
+
+    def __init__(self, code: str, constants: dict[str, Any]):
+        self.code, self._constants = code, constants
+        names: dict[str, Any] = {"bits": bits_of_double, "inf": math.inf, "nan": math.nan, **constants}
+        exec(code, names)
+        self._run = names["function"]
+
+    def __call__(self, *values: int):
+        return self._run(*values)
+
+    def __reduce__(self):
+        return SizeFunction, (self.code, self._constants)
 
 
 def _arithmetic(name: str, compute: Callable[[Polynomials, Polynomial, Polynomial], Polynomial]):

@@ -24,6 +24,8 @@ def copy_sources_once(graph: Graph) -> None:
     before, graph.operations = graph.operations, []
     for operation in before:
         graph.operations.append(operation)
+        if not instead.keys().isdisjoint(operation.results):
+            continue  # the second one of two copies: its source may be left out
         if _is_copy(operation) and (second := _second(operation, readers)) is not None:
             graph.operations.pop()
             (value,), (result,) = operation.results, second.results

@@ -24,6 +24,7 @@ from torch.fx import GraphModule, Node
 
 from ..analysis.report import Report
 from ..fusion.ilp import milp
+from ..ir.stages import has_left_out
 
 # Operators in these namespaces come with PyTorch, whose version is part of the cache's keys, or with this package.
 NAMESPACES = {"aten", "prim", "prims", "rngprims", "quantized", "quantized_decomposed", "mkldnn", "profiler"}
@@ -39,7 +40,8 @@ class Compiled(OutputCode):
         self._boxed_call = True  # tells AOTAutograd that arguments come in a list
 
     def prepare_for_serialization(self) -> None:
-        pass
+        if has_left_out():  # a later process may be able to plan all of it, and shall warn otherwise
+            raise BypassAOTAutogradCache("an internal error left out a part of a plan")
 
     def set_triton_bundle(self, triton_bundle) -> None:
         pass
@@ -48,7 +50,11 @@ class Compiled(OutputCode):
         self.is_loaded()
 
     def is_loaded(self) -> None:
-        """Called once it is loaded from the cache."""
+        """Called once it is loaded from the cache, for all of a graph."""
+        self.start()
+
+    def start(self) -> None:
+        """Make it ready to run, after it is made or loaded."""
 
 
 class Uncached(Compiled):

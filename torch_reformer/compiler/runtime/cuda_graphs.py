@@ -1,13 +1,18 @@
-"""Record compiled graphs as CUDA graphs, by PyTorch's cudagraph trees: ``mode="reduce-overhead"``."""
+"""Record compiled graphs as CUDA graphs, by PyTorch's cudagraph trees: ``mode="reduce-overhead"``.
+
+Graphs with symbolic sizes are recorded once for each tuple of sizes, as torch.compile's are, and by its options
+(torch._inductor.config.triton): PyTorch warns of more than ``cudagraph_dynamic_shape_warn_limit`` sizes, records those
+in ``cudagraph_capture_sizes`` only, or, with ``cudagraph_skip_dynamic_graphs``, none."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Any
 
+import torch
 from torch._dynamo.backends import cudagraphs
 from torch._guards import TracingContext
-from torch._inductor import cudagraph_trees
+from torch._inductor import config, cudagraph_trees
 from torch._inductor.cudagraph_utils import get_placeholder_info, log_cudagraph_skip_and_bump_counter
 from torch._inductor.utils import count_tangents
 from torch.fx import GraphModule
@@ -26,7 +31,7 @@ class CudaGraphs:
     def forward(self, run: Compiled, module: GraphModule, inputs: list, is_inference: bool) -> Compiled:
         # Parameters and buffers keep their addresses, and need no copies.
         fixed = TracingContext.get().fw_metadata.static_input_indices
-        if self._is_skipped(module, len(fixed)):
+        if self._is_skipped(module, inputs, len(fixed)):
             return run
         self._device = cudagraphs.get_device_index(module)
         return self._recorded(run, module, inputs, fixed, is_inference=is_inference, is_backward=False)
@@ -36,14 +41,16 @@ class CudaGraphs:
             return run
         fixed = range(count_tangents(module))  # what the forward saved is in the CUDA graphs' memory
         announced = Announced(run, self._device)
-        if self._is_skipped(module, len(fixed)):
+        if self._is_skipped(module, inputs, len(fixed)):
             return announced
         recorded = self._recorded(run, module, inputs, fixed, is_inference=False, is_backward=True)
         return RecordedBackward(recorded, announced)
 
     @staticmethod
-    def _is_skipped(module: GraphModule, fixed: int) -> bool:
+    def _is_skipped(module: GraphModule, inputs: list, fixed: int) -> bool:
         why = cudagraphs.check_for_skip(module, fixed)
+        if not why and config.triton.cudagraph_skip_dynamic_graphs and any(map(_is_number, inputs)):
+            why = "sizes that change (cudagraph_skip_dynamic_graphs)"
         if why:
             log_cudagraph_skip_and_bump_counter(f"skipping cudagraphs due to {why}")
         return bool(why)
@@ -56,7 +63,12 @@ class CudaGraphs:
             "mutated_input_idxs": cudagraphs.find_input_mutations(module.graph),
             **which,
         }
-        return Recorded(run, [isinstance(input, int) for input in inputs], fixed, options)
+        return Recorded(run, [*map(_is_number, inputs)], fixed, options)
+
+
+def _is_number(input: Any) -> bool:
+    """True for a whole number, such as a size, also if it is a symbol when the graph is compiled."""
+    return isinstance(input, (int, torch.SymInt))
 
 
 class _Wrapper(Compiled):
@@ -72,10 +84,10 @@ class _Wrapper(Compiled):
 
 
 class Recorded(_Wrapper):
-    """A graph that is recorded at its first call, and then replayed.
+    """A graph that is recorded at its first calls, and then replayed.
 
     Args:
-        numbers: for each input, whether it is a number.
+        numbers: for each input, whether it is a whole number: for other ones the graph is recorded again.
         fixed: the positions of inputs that keep their addresses.
         options: further arguments of cudagraphify_impl.
     """

@@ -15,10 +15,11 @@ from ...runtime.sizes import Symbols
 from ..analysis.report import Report
 from ..ir.fake_tensors import Unsupported
 from ..ir.stages import raises
-from .compiled import Compiled
+from .compiled import Compiled, reporting
 from .executable import Executable
 from .sized_graph import SymbolicGraph, fits
 from .static_sizes import depends_on_values, static
+from .stored_templates import StoredTemplates
 from .template import Template
 
 _log = logging.getLogger(__name__)
@@ -32,7 +33,7 @@ class MakePlan(Protocol):
         """Plan a graph. Raises Unsupported."""
 
 
-class Dynamic:
+class Dynamic(Compiled):
     """A graph with symbolic sizes: an executable for each tuple of sizes and numbers that it is called with, but for
     those that depend on values, as of what a forward with ``nonzero`` saves: PyTorch runs the operators that read them.
 
@@ -41,6 +42,7 @@ class Dynamic:
 
     Attributes:
         templates: plans over symbols, the last used first.
+        stored: templates on disk, if the graph is in PyTorch's cache.
         reason: why there are no (further) templates, so that each tuple of sizes is planned by itself; or None.
     """
 
@@ -51,13 +53,33 @@ class Dynamic:
         planned: Callable[..., Compiled],
         report: Callable[[Report], Any] | None,
     ):
-        self.module, self.plan, self.planned, self.report = module, plan, planned, report
+        super().__init__()
+        self.plan, self.planned, self.report = plan, planned, report
         inputs = module.graph.find_nodes(op="placeholder")
         self._unknown = {place for place, node in enumerate(inputs) if depends_on_values(node.meta.get("val"))}
-        self.symbolic, self.templates = SymbolicGraph(module), []
+        self.symbolic, self.stored = SymbolicGraph(module), StoredTemplates(TEMPLATES)
         self.reason = "the sizes of an argument depend on values" if self._unknown else None
+        self._begin()
+
+    def _begin(self) -> None:
+        self.templates: list[Template] = []
         self._served = 0  # tuples of sizes by templates of others
         self._plans = functools.lru_cache(PLANS)(self._planned)
+
+    def prepare_for_serialization(self) -> None:
+        super().prepare_for_serialization()
+        self.stored.is_used = True
+
+    def __getstate__(self) -> dict[str, Any]:
+        left = "report", "templates", "_served", "_plans"
+        return {name: value for name, value in vars(self).items() if name not in left}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        vars(self).update(state)
+        self._begin()
+
+    def start(self) -> None:
+        self.report = reporting()
 
     def __call__(self, args: list) -> list:
         # Numbers by their texts, as -0.0 equals 0.0, and NaN equals nothing.
@@ -70,7 +92,7 @@ class Dynamic:
     def _planned(self, key: _Key) -> Compiled:
         if (made := self._of_template(key.args)) is not None:
             return made
-        return self.planned(self._plan_alone, self.module, self.report, lambda: self._sized(key.args))
+        return self.planned(self._plan_alone, self.symbolic.module, self.report, lambda: self._sized(key.args))
 
     def _plan_alone(self, module: GraphModule, starts: bool = True) -> Executable:
         """An executable for one tuple of sizes only."""
@@ -85,36 +107,50 @@ class Dynamic:
         sizes = self.symbolic.values(args)
         if min(sizes.values(), default=0) < LEAST:
             return None
+        if (template := self._serving(sizes, args)) is None:
+            self.templates += self.stored.read()
+            template = self._serving(sizes, args)
+        if template is None and self.reason is None and len(self.templates) < TEMPLATES:
+            template = self._new_template(sizes, args)
+        return template and template.at(tuple(sizes.values()))
+
+    def _serving(self, sizes: dict[str, int], args: Sequence[Any]) -> Template | None:
+        """A template that serves these arguments."""
         values = tuple(sizes.values())
         for template in self.templates:
             if template.holds(*values) and template.takes(values, args):
                 self.templates.remove(template)
                 self.templates.insert(0, template)
-                self._served += 1
-                return template.at(values)
-        if self.reason is not None or len(self.templates) == TEMPLATES:
-            return None
+                self._served += values != template.values
+                self._start_once(template)
+                return template
+        return None
+
+    def _start_once(self, template: Template) -> None:
+        if not template.is_started:
+            template.start()
+            template.first.report_to(self.report)
+
+    def _new_template(self, sizes: dict[str, int], args: Sequence[Any]) -> Template | None:
         try:
-            return self._of_new_template(sizes, args)
+            template = self._template(sizes)
+            if not template.takes(template.values, args):
+                raise Unsupported("arguments have other strides than the graph was traced with")
+            self._start_once(template)
         except Unsupported as why:
             self.reason = str(why)
         except Exception as error:
             if raises():
                 raise
             self.reason = f"an internal error ({type(error).__name__}: {error})"
+        else:
+            self.templates.insert(0, template)
+            self.stored.write(template)
+            if len(self.templates) >= _TRIED and not self._served:
+                self.reason = "tables or other constants depend on the sizes"
+            return template
         _log.info("each tuple of sizes is planned by itself: %s", self.reason)
         return None
-
-    def _of_new_template(self, sizes: dict[str, int], args: Sequence[Any]) -> Executable:
-        template, values = self._template(sizes), tuple(sizes.values())
-        if not template.takes(values, args):
-            raise Unsupported("arguments have other strides than the graph was traced with")
-        made = template.started(values)
-        made.report_to(self.report)
-        self.templates.insert(0, template)
-        if len(self.templates) == _TRIED and not self._served:
-            self.reason = "tables or other constants depend on the sizes"
-        return made
 
     def _template(self, values: dict[str, int]) -> Template:
         symbols = Symbols(values)
@@ -129,8 +165,8 @@ class Dynamic:
         try:
             sized = self.symbolic.at(self.symbolic.values(args))
         except Unsupported:
-            return static(self.module, args)
-        return sized if fits(sized, args) else static(self.module, args)
+            return static(self.symbolic.module, args)
+        return sized if fits(sized, args) else static(self.symbolic.module, args)
 
 
 def _sizes(arg):

@@ -10,7 +10,6 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch._functorch._aot_autograd.autograd_cache import BypassAOTAutogradCache
 from torch.fx import GraphModule
 
 from ...operators import run_plan
@@ -23,7 +22,6 @@ from ..fusion.greedy import Fusion
 from ..fusion.ilp.planner import IlpSummary
 from ..ir.fake_tensors import real_tensors
 from ..ir.graph import Call, Graph, View
-from ..ir.stages import has_left_out
 from ..lowering.from_fx import SCALE
 from .compiled import Compiled, reporting
 from .precompile import precompile
@@ -66,10 +64,6 @@ class Executable(Compiled):
     def __getstate__(self) -> dict[str, Any]:
         left = "graph", "fusion", "tables", "_number"
         return {name: value for name, value in vars(self).items() if name not in left}
-
-    def prepare_for_serialization(self) -> None:
-        if has_left_out():  # a later process may be able to plan all of it, and shall warn otherwise
-            raise BypassAOTAutogradCache("an internal error left out a part of a plan")
 
     def is_loaded(self) -> None:
         self.start()

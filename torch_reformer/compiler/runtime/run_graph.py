@@ -17,7 +17,7 @@ from ..lowering.split import Subgraph, is_whole, split
 from .compiled import Compiled, Uncached
 from .dynamic import Dynamic, MakePlan
 from .executable import Executable
-from .partial_plan import ByPyTorch, PartialPlan, plan_inner_graphs, warn_of_calls
+from .partial_plan import ByPyTorch, PartialPlan, plan_inner_graphs, warning_of_calls
 from .static_sizes import depends_on_sizes
 
 
@@ -25,7 +25,7 @@ def run_graph(module: GraphModule, plan: MakePlan, report: Callable[[Report], An
     """Run a graph of AOTAutograd's by a plan, or by a plan for each tuple of sizes if they are symbolic."""
     values = [node.meta.get("val") for node in module.graph.nodes if node.op in ("placeholder", "call_function")]
     if any(map(depends_on_sizes, values)):
-        return Uncached(Dynamic(module, plan, planned, report))
+        return Dynamic(module, plan, planned, report)
     return planned(plan, module, report)
 
 
@@ -77,7 +77,7 @@ def _partial(
     reports: list[Report] = []
     append = reports.append if report else None
     run_inner = functools.cache(lambda inner: run_graph(inner, plan, append))
-    runs: list[Callable[[list], Any]] = []
+    runs: list[Compiled] = []
     for subgraph in subgraphs:
         if subgraph.is_planned:
             runs.append(planned(plan, subgraph.module, append))
@@ -85,7 +85,6 @@ def _partial(
             plan_inner_graphs(subgraph.module, run_inner)
             runs.append(ByPyTorch(subgraph, subgraphs))
             reports.append(report_of_calls(subgraph.operators))
-    warn_of_calls(subgraphs)
-    if report:
-        report(joined(reports))
-    return PartialPlan(module, subgraphs, runs)
+    result = PartialPlan(module, subgraphs, runs, warning_of_calls(subgraphs), joined(reports) if report else None)
+    result.tell(report)
+    return result

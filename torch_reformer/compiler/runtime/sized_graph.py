@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import math
 import operator
 from collections.abc import Mapping, Sequence
@@ -19,6 +20,7 @@ from ..ir.fake_tensors import Unsupported, is_plain
 from ..ir.fx_utils import copied
 from ..ir.layout import Layout, span
 from ..ir.sized_tensor import SizedTensor
+from .pickled_graph import pickled, unpickled
 
 _PLACES = {"number": lambda arg, d: arg, "size": Tensor.size, "stride": Tensor.stride}
 
@@ -27,14 +29,14 @@ _FLOAT_ARITHMETIC[torch.sym_float] = as_float
 
 
 class SymbolicGraph:
-    """A graph with symbolic sizes.
+    """A graph with symbolic sizes. It pickles.
 
     Raises:
         Unsupported: an argument does not show a symbol, such as a size that depends on values.
     """
 
     def __init__(self, module: GraphModule):
-        self.module = module
+        self.__dict__["module"] = module
         self._places: dict[str, tuple[int, str, int]] = {}  # of symbols: argument, and what of it they are
         for place, node in enumerate(module.graph.find_nodes(op="placeholder")):
             value = node.meta["val"]
@@ -45,6 +47,13 @@ class SymbolicGraph:
                     self._note(stride, (place, "stride", d))
             else:
                 self._note(value, (place, "number", 0))
+
+    @functools.cached_property
+    def module(self) -> GraphModule:
+        return unpickled(self._pickled)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"_places": self._places, "_pickled": pickled(self.module)}
 
     def _note(self, value: Any, place: tuple[int, str, int]) -> None:
         if isinstance(value, torch.SymInt) and value.node.expr.is_Symbol:
@@ -85,6 +94,8 @@ def inputs_of(module: GraphModule) -> list[Any]:
 def is_like(arg: Any, input: Any) -> bool:
     """True if the argument is such an input."""
     if isinstance(arg, Tensor):
+        if (arg.shape, arg.stride()) == input:
+            return True
         return isinstance(input, tuple) and Layout(tuple(arg.shape), arg.stride()).matches(Layout(*input))
     return repr(arg) == repr(input)
 

@@ -7,8 +7,8 @@ ones that are equal for these sizes."""
 
 from __future__ import annotations
 
-import copy
 import dataclasses
+import functools
 import operator
 from collections.abc import Sequence
 from typing import Any
@@ -16,68 +16,86 @@ from typing import Any
 from torch.fx import GraphModule
 
 from ...runtime import aten
-from ...runtime.sizes import Symbols, has_sizes, replaced
+from ...runtime.plan import Step
+from ...runtime.sizes import Symbols, estimate, has_sizes, replaced
 from ..ir.layout import Layout
 from .executable import Executable
 from .sized_graph import inputs_of, is_like
 
 
 class Template:
-    """An executable that was planned for sizes of symbols.
+    """An executable that was planned for sizes of symbols. It pickles.
 
     Args:
         module: the graph with these sizes.
 
     Attributes:
+        values: of the symbols that it was planned for.
+        first: the executable for these values.
         holds: a function of the symbols' values: True if the plan is right for them.
+        is_started: True if executables can run.
     """
 
     def __init__(self, module: GraphModule, executable: Executable, symbols: Symbols):
         # A table is one constant for all sizes.
         tables = [replaced(table, operator.index) for table in executable.emitted.tables]
-        self._executable = copy.copy(executable)
-        self._executable.emitted = dataclasses.replace(executable.emitted, tables=tables)
+        self.values, self.holds = tuple(symbols.values), symbols.holds()
         steps = list(enumerate(executable.plan.steps))
         self._own = [place for place, step in steps if not step.call and has_sizes(step.what)]
-        self._calls = {place: step.call for place, step in steps if step.call and has_sizes(step.call.arguments)}
+        calls = {place: step.call for place, step in steps if step.call and has_sizes(step.call.arguments)}
+        self._calls = list(calls)
         # Native calls, which equal steps share.
-        described = {repr(call.described()): call.described() for call in self._calls.values()}
+        described = {repr(call.described()): call.described() for call in calls.values()}
         places = {text: place for place, text in enumerate(described)}
-        self._native = [places[repr(call.described())] for call in self._calls.values()]
-        self.holds = symbols.holds()
+        self._native = [places[repr(call.described())] for call in calls.values()]
         self._inputs = symbols.function(inputs_of(module))
         self._fixed = symbols.function(executable.fixed)
         self._what = symbols.function([executable.plan.steps[place].what for place in self._own])
-        self._arguments = symbols.function([call.arguments for call in self._calls.values()])
-        layouts = [type.layout for type in executable.emitted.types.values()]
-        self._layouts = symbols.function([(layout.sizes, layout.strides, layout.offset) for layout in layouts])
+        self._arguments = symbols.function([call.arguments for call in calls.values()])
         self._described = symbols.function([*described.values()])
+        self.is_started = False
+        self.first = executable
+        self.first = self.at(self.values)
+        types = executable.emitted.types
+        types = {number: type._replace(layout=_plain(type.layout)) for number, type in types.items()}
+        self.first.emitted = dataclasses.replace(self.first.emitted, types=types, tables=tables)
 
     def takes(self, values: tuple[int, ...], args: Sequence[Any]) -> bool:
         """True if the arguments are the numbers, sizes and strides that the graph has for these symbols."""
         return all(is_like(arg, input) for arg, input in zip(args, self._inputs(*values), strict=True))
 
-    def started(self, values: tuple[int, ...]) -> Executable:
-        """The first executable, for these values of the symbols. The plan's kernels are compiled, and its tables made,
-        for those that follow, too."""
-        assert len(self._executable.tables) == len(self._executable.emitted.tables)
-        made = self.at(values)
-        numbers, layouts = self._executable.emitted.types, self._layouts(*values)
-        typed = zip(numbers.items(), layouts, strict=True)
-        types = {number: type._replace(layout=Layout(*layout)) for (number, type), layout in typed}
-        made.emitted = dataclasses.replace(made.emitted, types=types)
-        made.start()
-        return made
+    def start(self) -> None:
+        """Compile the plan's kernels, and make its tables. Executables for other values share them."""
+        self.first.start()
+        self.is_started = True
+
+    def __getstate__(self) -> dict[str, Any]:
+        return vars(self) | {"is_started": False}
 
     def at(self, values: tuple[int, ...]) -> Executable:
         """The executable for these values of the symbols."""
-        steps = list(self._executable.plan.steps)
-        for place, what in zip(self._own, self._what(*values), strict=True):
-            steps[place] = steps[place]._replace(what=what)
         native = [aten.library.OperatorCall(*described) for described in self._described(*values)]
-        for place, number, arguments in zip(self._calls, self._native, self._arguments(*values), strict=True):
-            call = self._calls[place].again(arguments, native[number])
-            steps[place] = steps[place]._replace(what=tuple(call.code()), call=call)
-        made = self._executable.with_plan(self._executable.plan.again(steps))
+        own = dict(zip(self._own, self._what(*values), strict=True))
+        calls = [native[number] for number in self._native]
+        steps = self.first.plan.steps
+        codes = {place: steps[place].call.code(call) for place, call in zip(self._calls, calls, strict=True)}
+        plan = self.first.plan.again(own | codes, functools.partial(self._steps, steps, values, own, calls))
+        made = self.first.with_plan(plan)
         made.fixed = self._fixed(*values)
         return made
+
+    def _steps(
+        self, steps: list[Step], values: tuple[int, ...], own: dict[int, Sequence[int]], calls: list
+    ) -> list[Step]:
+        """Steps of a plan, for these values of the symbols; calls: the native calls for them."""
+        steps = list(steps)
+        for place, what in own.items():
+            steps[place] = steps[place]._replace(what=tuple(what))
+        for place, native, arguments in zip(self._calls, calls, self._arguments(*values), strict=True):
+            call = steps[place].call.again(arguments, native)
+            steps[place] = steps[place]._replace(what=tuple(call.code()), call=call)
+        return steps
+
+
+def _plain(layout: Layout) -> Layout:
+    return Layout(*replaced((layout.sizes, layout.strides, layout.offset), estimate))
