@@ -4,13 +4,14 @@ have their sources, which torch_reformer/runtime/libraries.py compiles at first 
 are compiled as well (csrc/hip/compile_kernels.py)."""
 
 import importlib.util
+import re
 import sys
 from pathlib import Path
 
 from setuptools import setup
 from torch.utils.cpp_extension import BuildExtension, CppExtension, include_paths
 
-ROOT = Path(__file__).parent
+ROOT = Path(__file__).resolve().parent  # `python -m build` names this file without its folder
 sys.path.insert(0, str(ROOT / "csrc/hip"))
 import compile_kernels  # noqa: E402
 
@@ -57,6 +58,14 @@ class Build(BuildExtension):
             compile_library.copy_sources(package / "csrc")
 
 
+def for_readers_elsewhere(text: str) -> str:
+    """The README for package indexes, where links to the repository's files and its pictures lead nowhere: their text
+    stays, without the link."""
+    return re.sub(
+        r"\[(`?[^][]*`?)\]\((?!https?:)[^)]*\)", r"\1", re.sub(r"!\[[^]]*\]\((?!https?:)[^)]*\)\n*", "", text)
+    )
+
+
 def build_for_this_torch(library: str) -> None:
     result = PACKAGE / compile_library.file_name(library)
     sources = [Path(compile_library.__file__), *compile_library.sources(library)]
@@ -76,6 +85,8 @@ setup(
             extra_link_args=[f"-Wl,--version-script={EXPORTS}"],
         )
     ],
+    long_description=for_readers_elsewhere((ROOT / "README.md").read_text()),
+    long_description_content_type="text/markdown",
     cmdclass={"build_ext": Build},
     options={"bdist_wheel": {"py_limited_api": "cp310"}},
 )
