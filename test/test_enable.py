@@ -225,10 +225,10 @@ try:
 except RuntimeError as error:
     print(error)
 """
-    package = Path(torch_reformer.__file__).parent  # without the library
-    shutil.copytree(
-        package, tmp_path / package.name, ignore=shutil.ignore_patterns("_aten_*", "kernels", "__pycache__")
-    )
+    package = Path(torch_reformer.__file__).parent
+    without = shutil.ignore_patterns("_aten_*", "kernels", "__pycache__")
+    shutil.copytree(package, tmp_path / package.name, ignore=without)
+    compile_library.copy_sources(tmp_path / package.name / "csrc")
     environment = os.environ | {"CXX": "no-such-compiler", "TORCH_REFORMER_CACHE_DIR": str(tmp_path / "cache")}
     command = [sys.executable, "-c", script, str(tmp_path)]
     done = subprocess.run(command, env=environment, capture_output=True, text=True)

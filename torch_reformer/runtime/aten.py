@@ -19,6 +19,7 @@ def _load() -> tuple[ModuleType | None, str]:
     name = f"{PACKAGE}.{module_name('aten')}"
     try:
         spec = importlib.util.spec_from_file_location(name, libraries.find("aten"))
+        assert spec and spec.loader
         library = importlib.util.module_from_spec(spec)
         spec.loader.exec_module(library)
         library.connect(str(c_api.PATH))

@@ -19,7 +19,7 @@ import torch
 
 _PACKAGE = Path(__file__).parents[1]
 # A wheel has the files in the package (setup.py copies them), a source tree has them beside it.
-CSRC = next((folder for folder in (_PACKAGE / "csrc", _PACKAGE.parent / "csrc") if folder.exists()), None)
+CSRC = (_PACKAGE if (_PACKAGE / "csrc").exists() else _PACKAGE.parent) / "csrc"
 TORCH = ".".join(torch.__version__.split(".")[:2])
 # The libraries of torch that each needs. The second stands in for a GPU (compiler/analysis/fake_gpu.py); it is loaded
 # before Python starts, so without torch's Python part.
@@ -44,10 +44,9 @@ def file_name(library: str) -> str:
 
 
 def _units(library: str) -> list[Path]:
-    if CSRC is None:
-        return []
-    fake_gpu = CSRC / "aten/fake_gpu.cpp"
-    return [fake_gpu] if library == "fake_gpu" else sorted(set((CSRC / "aten").glob("*.cpp")) - {fake_gpu})
+    return sorted(
+        path for path in (CSRC / "aten").glob("*.cpp") if (path.stem == "fake_gpu") == (library == "fake_gpu")
+    )
 
 
 def sources(library: str) -> list[Path]:
