@@ -1,38 +1,41 @@
-"""Build of the package's native libraries. The main library uses only torch's stable C ABI, so it loads under every
-torch >= 2.11. csrc/aten is a small library for the installed version of torch, which makes calls cheap; one file of it
-is a library of its own that stands in for a GPU (torch_reformer/compiler/analysis/fake_gpu.py). The GPU kernels for
-this machine are compiled as well (csrc/hip/compile_kernels.py)."""
+"""Build of the package's native library, which uses only torch's stable C ABI: it loads under every torch >= 2.11 and
+every Python >= 3.10. The libraries for one torch and one Python (csrc/aten) are built here in source trees only; wheels
+have their sources, which torch_reformer/runtime/libraries.py compiles at first use. The GPU kernels for this machine
+are compiled as well (csrc/hip/compile_kernels.py)."""
 
+import importlib.util
+import re
 import sys
 from pathlib import Path
 
-import torch
-from setuptools import Extension, setup
-from torch.utils.cpp_extension import BuildExtension, CppExtension, include_paths, library_paths
+from setuptools import setup
+from torch.utils.cpp_extension import BuildExtension, CppExtension, include_paths
 
-ROOT = Path(__file__).parent
+ROOT = Path(__file__).resolve().parent  # `python -m build` names this file without its folder
 sys.path.insert(0, str(ROOT / "csrc/hip"))
 import compile_kernels  # noqa: E402
 
-ATEN = ROOT / "csrc/aten"
-FAKE_GPU = "csrc/aten/fake_gpu.cpp"
-SOURCES, ATEN_SOURCES = (
-    sorted(str(path.relative_to(ROOT)) for path in (ROOT / "csrc").rglob("*.cpp") if path.is_relative_to(ATEN) == aten)
-    for aten in (False, True)
-)
-ATEN_SOURCES.remove(FAKE_GPU)
-HEADERS = sorted(  # included files, which source distributions take from `depends`
-    str(path.relative_to(ROOT)) for path in (ROOT / "csrc").rglob("*") if path.suffix in (".h", ".def", ".inc")
-)
+PACKAGE = ROOT / "torch_reformer"
+_spec = importlib.util.spec_from_file_location("compile_library", PACKAGE / "runtime/compile_library.py")
+compile_library = importlib.util.module_from_spec(_spec)  # the package can't be imported before it is built
+_spec.loader.exec_module(compile_library)
+
+
+def of_csrc(*suffixes: str) -> list[str]:
+    return sorted(str(path.relative_to(ROOT)) for path in (ROOT / "csrc").rglob("*") if path.suffix in suffixes)
+
+
+SOURCES = [path for path in of_csrc(".cpp") if not path.startswith("csrc/aten/")]
 EXPORTS = "csrc/exports.map"
 KERNELS = [str(path.relative_to(ROOT)) for path in [Path(compile_kernels.__file__), *compile_kernels.sources()]]
-
+DEPENDS = [*of_csrc(".cpp", ".h", ".def", ".inc"), *KERNELS, EXPORTS, "setup.py"]  # source distributions take them
+SWITCH = "-Werror=switch"  # a switch over types has no default: a new type is an error wherever it is missing
 CXX_FLAGS = [
     "-O3",
     "-g0",
     "-Wall",
     "-Wextra",
-    "-Werror=switch",  # a switch over types has no default, so that a new type is an error wherever it is missing
+    SWITCH,
     "-Wno-maybe-uninitialized",  # GCC 12 warns about its own AVX-512 intrinsics
     "-ffp-contract=fast",
     "-fvisibility=hidden",
@@ -40,15 +43,34 @@ CXX_FLAGS = [
 ]
 # With TORCH_TARGET_VERSION 2.11, any use of newer functions or of functions outside the stable ABI is a compile error.
 STABLE_FLAGS = [*CXX_FLAGS, "-std=c++17", "-DTORCH_TARGET_VERSION=0x020b000000000000"]
-# The library's name contains the torch version it was built for, so a library for another torch is never loaded.
-TORCH = "_".join(torch.__version__.split(".")[:2])
 
 
 class Build(BuildExtension):
     def run(self):
         super().run()
         in_place = self.inplace or getattr(self, "editable_mode", False)
-        compile_kernels.build((ROOT if in_place else Path(self.build_lib)) / "torch_reformer/kernels")
+        package = PACKAGE if in_place else Path(self.build_lib) / PACKAGE.name
+        compile_kernels.build(package / "kernels")
+        if in_place:
+            for library in compile_library.LIBRARIES:
+                build_for_this_torch(library)
+        else:
+            compile_library.copy_sources(package / "csrc")
+
+
+def for_readers_elsewhere(text: str) -> str:
+    """The README for package indexes, where links to the repository's files and its pictures lead nowhere: their text
+    stays, without the link."""
+    return re.sub(
+        r"\[(`?[^][]*`?)\]\((?!https?:)[^)]*\)", r"\1", re.sub(r"!\[[^]]*\]\((?!https?:)[^)]*\)\n*", "", text)
+    )
+
+
+def build_for_this_torch(library: str) -> None:
+    result = PACKAGE / compile_library.file_name(library)
+    sources = [Path(compile_library.__file__), *compile_library.sources(library)]
+    if not result.exists() or result.stat().st_mtime < max(path.stat().st_mtime for path in sources):
+        print(compile_library.compile_library(library, result, [SWITCH]), end="")
 
 
 setup(
@@ -56,28 +78,15 @@ setup(
         CppExtension(
             "torch_reformer._C",
             SOURCES,
-            depends=[*HEADERS, *KERNELS, EXPORTS, "setup.py"],
+            depends=DEPENDS,
             include_dirs=[str(ROOT / "csrc")],
             py_limited_api=True,
             extra_compile_args={"cxx": STABLE_FLAGS},
             extra_link_args=[f"-Wl,--version-script={EXPORTS}"],
-        ),
-        CppExtension(
-            f"torch_reformer._aten_{TORCH}",
-            ATEN_SOURCES,
-            depends=[*HEADERS, "setup.py"],
-            include_dirs=[str(ROOT / "csrc")],
-            extra_compile_args={"cxx": [*CXX_FLAGS, "-std=c++20"]},
-        ),
-        Extension(  # not linked with torch's Python part, since it is loaded before Python starts
-            f"torch_reformer._fake_gpu_{TORCH}",
-            [FAKE_GPU],
-            depends=["setup.py"],
-            library_dirs=library_paths(),
-            libraries=["c10", "torch_cpu"],
-            extra_compile_args={"cxx": [*CXX_FLAGS, "-std=c++20"]},
-        ),
+        )
     ],
+    long_description=for_readers_elsewhere((ROOT / "README.md").read_text()),
+    long_description_content_type="text/markdown",
     cmdclass={"build_ext": Build},
     options={"bdist_wheel": {"py_limited_api": "cp310"}},
 )

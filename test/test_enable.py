@@ -1,6 +1,8 @@
 """enable(): PyTorch's own convolutions run by the chosen kernels, in the whole process."""
 
 import copy
+import os
+import shutil
 import subprocess
 import sys
 import threading
@@ -13,7 +15,7 @@ from marks import needs_aten, slow
 from torch.utils.data import DataLoader
 
 import torch_reformer
-from torch_reformer.runtime import aten, native
+from torch_reformer.runtime import aten, compile_library, native
 
 pytestmark = needs_aten
 
@@ -208,12 +210,13 @@ def test_worker_processes():
             torch.testing.assert_close(got, F.conv2d(x + i, w))
 
 
-def test_without_the_library():
-    """enable() says how to build the library, and the operators run by their Python rules."""
+def test_without_the_library(tmp_path):
+    """One warning, and enable(), say how to get the library, and the operators run by their Python rules."""
     script = """
 import sys, torch
-sys.modules["torch_reformer._aten_" + "_".join(torch.__version__.split(".")[:2])] = None
+sys.path.insert(0, sys.argv[1])
 import torch_reformer
+assert torch_reformer.__file__.startswith(sys.argv[1])
 x, w = torch.randn(1, 3, 6, 6, requires_grad=True), torch.randn(4, 3, 3, 3, requires_grad=True)
 torch_reformer.conv2d(x, w).sum().backward()
 torch_reformer.disable()
@@ -222,6 +225,13 @@ try:
 except RuntimeError as error:
     print(error)
 """
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+    package = Path(torch_reformer.__file__).parent
+    without = shutil.ignore_patterns("_aten_*", "kernels", "__pycache__")
+    shutil.copytree(package, tmp_path / package.name, ignore=without)
+    compile_library.copy_sources(tmp_path / package.name / "csrc")
+    environment = os.environ | {"CXX": "no-such-compiler", "TORCH_REFORMER_CACHE_DIR": str(tmp_path / "cache")}
+    command = [sys.executable, "-c", script, str(tmp_path)]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
-    assert "enable: there is no library for torch" in done.stdout and "pip install" in done.stdout
+    assert done.stderr.count("torch_reformer makes no plans") == 1
+    assert "enable: there is no library for torch" in done.stdout and "apt install g++" in done.stdout

@@ -4,9 +4,9 @@ import os
 import re
 import shutil
 import subprocess
-import sysconfig
 
 import pytest
+from marks import needs_aten
 
 from torch_reformer.runtime import aten, c_api
 
@@ -69,11 +69,8 @@ def test_one_library_for_every_python():
     assert c_api.PATH.name == "_C.abi3.so"
 
 
-ATEN = f"_aten_{aten.VERSION.replace('.', '_')}{sysconfig.get_config_var('EXT_SUFFIX')}"
-
-
-# In CI it has to be there: the tests that need it would be skipped without.
-@pytest.mark.skipif(not (c_api.PATH.parent / ATEN).exists() and "CI" not in os.environ, reason="it was not built")
+@needs_aten
 def test_the_library_for_the_torch_at_hand_loads():
-    """It uses no symbol of the other library, which exports its C API alone."""
+    """It uses no symbol of the other library, which exports its C API alone. In CI it has to be there: the tests that
+    need it would be skipped without."""
     assert aten.library is not None, aten.missing

@@ -52,7 +52,7 @@ def seconds(function) -> float:
     return time.perf_counter() - start
 
 
-@pytest.mark.parametrize("arch", ["sm_80", "sm_86", "sm_90"])
+@pytest.mark.parametrize("arch", ["sm_80", "sm_86", "sm_89", "sm_90", "sm_100", "sm_120"])
 def test_compiles_one_entry(arch):
     code = compile_scale(arch).code
     assert code.startswith(b"\x7fELF")

@@ -5,14 +5,14 @@
 namespace reformer {
 namespace {
 
-using Sizes = std::vector<int64_t>;
+using Shape = std::vector<int64_t>;
 
-Sizes with(Sizes sizes, int64_t last) {
+Shape with(Shape sizes, int64_t last) {
   sizes.push_back(last);
   return sizes;
 }
 
-Sizes moments(Sizes sizes) {
+Shape moments(Shape sizes) {
   sizes.insert(sizes.begin(), 2);
   return sizes;
 }
@@ -23,7 +23,7 @@ Sizes moments(Sizes sizes) {
 // times as slow.
 Rows::Rows(at::IntArrayRef size) : size_(size.vec()) {
   const int64_t count = std::accumulate(size.begin(), size.end(), int64_t{1}, std::multiplies<>());
-  pixels_ = count == 0 ? Sizes{0, 1, 1} : size.size() == 3 ? size_ : Sizes{1, count, 1};
+  pixels_ = count == 0 ? Shape{0, 1, 1} : size.size() == 3 ? size_ : Shape{1, count, 1};
 }
 
 at::Tensor Rows::of_conv(const at::Tensor& tensor, Form form) const {

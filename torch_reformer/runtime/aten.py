@@ -1,38 +1,39 @@
 """Native library for the installed version of torch (csrc/aten), whose calls cost as little as PyTorch's own. Without
-it, the package's Python code does the same work."""
+it, the package's Python code does the same work, and the compiler makes no plans."""
 
 from __future__ import annotations
 
-import importlib
-from pathlib import Path
+import importlib.util
+import sys
+import warnings
 from types import ModuleType
 
-import torch
-
-from . import c_api
+from . import c_api, libraries
+from .compile_library import TORCH, CannotCompile, module_name
 
 PACKAGE = "torch_reformer"
-VERSION = ".".join(torch.__version__.split(".")[:2])
-BUILD = "build it with `pip install --no-build-isolation .`, or `make build` in the source tree"
 
 
 def _load() -> tuple[ModuleType | None, str]:
     """Load the library. Returns (library, "") or (None, why there is none)."""
-    name = f"_aten_{VERSION.replace('.', '_')}"
+    name = f"{PACKAGE}.{module_name('aten')}"
     try:
-        library = importlib.import_module(f"{PACKAGE}.{name}")
+        spec = importlib.util.spec_from_file_location(name, libraries.find("aten"))
+        assert spec and spec.loader
+        library = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(library)
         library.connect(str(c_api.PATH))
+        sys.modules[name] = library
         return library, ""
-    except ModuleNotFoundError:
-        others = [path.name.split(".")[0] for path in sorted(Path(c_api.PATH).parent.glob("_aten_*.so"))]
-        versions = ", ".join(sorted({other.removeprefix("_aten_").replace("_", ".") for other in others}))
-        cause = f"it was built for torch {versions} or for another Python" if versions else "it was not built"
-        return None, f"there is no library for torch {VERSION}: {cause}; {BUILD}"
+    except CannotCompile as error:
+        return None, f"there is no library for torch {TORCH}: {error}"
     except (ImportError, RuntimeError) as error:
-        return None, f"the library for torch {VERSION} can't be loaded ({error}); {BUILD}"
+        return None, f"the library for torch {TORCH} can't be loaded ({error})"
 
 
 library, missing = _load()
+if library is None:
+    warnings.warn(f"torch_reformer makes no plans, and its calls cost more: {missing}", stacklevel=2)
 
 
 def _nothing(*arguments) -> None:

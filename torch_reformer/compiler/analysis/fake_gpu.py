@@ -15,22 +15,22 @@ from pathlib import Path
 import torch
 from torch._prims_common import are_strides_like_channels_last_or_false
 
-from ...runtime.aten import BUILD, VERSION
+from ...runtime import libraries
+from ...runtime.compile_library import CannotCompile
 
 _PRELOAD = "LD_PRELOAD"
-_FOLDER = Path(__file__).parents[2]
 
 
 def _library() -> Path:
     """Path of the library that answers for the GPU.
 
     Raises:
-        ValueError: it was not built.
+        ValueError: there is none.
     """
-    libraries = sorted(_FOLDER.glob(f"_fake_gpu_{VERSION.replace('.', '_')}.*so"))
-    if not libraries:
-        raise ValueError(f"the library that stands in for a GPU was not built for torch {VERSION}: {BUILD}")
-    return libraries[0]
+    try:
+        return libraries.find("fake_gpu")
+    except CannotCompile as error:
+        raise ValueError(f"no library stands in for a GPU: {error}") from error
 
 
 def environment() -> dict[str, str]:
