@@ -159,7 +159,7 @@ def test_info(output, monkeypatch):
         (["explain", "nonsense"], 'torch_reformer explain: "nonsense" is not a convolution problem: '),
         (
             ["explain", "foo"],
-            "(a key is such as 64-56-56-3x3-64-56-56-32-1x1-1x1-1x1-0-NCHW-FP32-F, or of a matrix product",
+            "(a key is such as 64-56-56-3x3-64-56-56-32-1x1-1x1-1x1-0-NCHW-FP32-F, or of a matrix",
         ),
         (["explain", "MIOpenDriver pool"], "torch_reformer explain: MIOpenDriver is called for 'pool'"),
         (["explain", KEY, "--device", "gfx../../x"], 'torch_reformer explain: "gfx../../x" is no device: '),
