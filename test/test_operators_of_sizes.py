@@ -19,10 +19,10 @@ from torch.utils._pytree import tree_leaves, tree_map_only
 from torch_reformer.compiler.backend import reformer
 from torch_reformer.compiler.runtime.template import Template
 
-FAST = ("amax", "cat", "gather", "mean", "nn.functional.gelu", "softmax", "where", "addmm")
+OF_TEMPLATES = ("amax", "cat", "gather", "mean", "nn.functional.gelu", "softmax", "where", "addmm")
 SAMPLES = {True: 3, False: 6}  # of each of these, and of others
-OFFSET, EVERY = 5, 12  # of the others one in so many is a slow test
-pytestmark = [needs_aten, of_known_version]
+OFFSET, EVERY = 5, 12  # of the others one in so many is tested
+pytestmark = [needs_aten, of_known_version, pytest.mark.slow]
 
 
 def full_name(op) -> str:
@@ -30,18 +30,14 @@ def full_name(op) -> str:
 
 
 def pytest_generate_tests(metafunc):
-    others = [op for op in operators(metafunc.config) if full_name(op) not in FAST]
-    slow = [op for op in others[OFFSET::EVERY] if "empty" not in op.name]
-    names = [*FAST, *(pytest.param(full_name(op), marks=pytest.mark.slow) for op in slow)]
-    metafunc.parametrize("name", names)
+    others = [op for op in operators(metafunc.config) if full_name(op) not in OF_TEMPLATES]
+    chosen = [full_name(op) for op in others[OFFSET::EVERY] if "empty" not in op.name]
+    metafunc.parametrize("name", [*OF_TEMPLATES, *chosen])
 
 
 @pytest.fixture(scope="module")
-def database():
-    from torch.testing._internal.common_methods_invocations import op_db
-
-    torch.backends.__allow_nonbracketed_mutation_flag = True  # that import forbids other tests to set flags
-    return {full_name(op): op for op in op_db}
+def database(request):
+    return {full_name(op): op for op in operators(request.config)}
 
 
 def of_several_sizes(call: Callable, sample) -> list[tuple]:
@@ -100,10 +96,10 @@ def test_operator_of_many_sizes(name, database, monkeypatch):
     found = []
     samples = [each for each in op.sample_inputs("cpu", torch.float32, requires_grad=gradients) if is_strided(each)]
     with torch._dynamo.config.patch(recompile_limit=8 * SAMPLES[False]):
-        for sample in few(samples, SAMPLES[name in FAST]):
+        for sample in few(samples, SAMPLES[name in OF_TEMPLATES]):
             for args in of_several_sizes(function, sample):
                 different = differences(function, args, ours)
                 if different and not differences(function, args, theirs):
                     found += different
     assert not found
-    assert others or name not in FAST
+    assert others or name not in OF_TEMPLATES

@@ -127,7 +127,7 @@ def recorded_and_measured(
             module.recompile()
             return module.forward
         place = len(passes)
-        whole = parts[0] if is_whole(module, subgraphs) else PartialPlan(module, subgraphs, parts)
+        whole = parts[0] if is_whole(module, subgraphs) else PartialPlan(module, subgraphs, parts, None, None)
         passes.append(joined(part.report for part in parts))
 
         def run(*args):

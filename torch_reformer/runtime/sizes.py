@@ -360,10 +360,10 @@ for _method, _symbol in (("add", "+"), ("sub", "-"), ("mul", "*"), ("truediv", "
 
 
 @contextlib.contextmanager
-def about_cost() -> Iterator[None]:
+def about_cost(decides: bool = True) -> Iterator[None]:
     """Context, and decorator, of decisions that are only about cost: comparisons note no guards. A plan is right for
-    other sizes, too, for which another plan would cost less."""
-    token = _is_about_cost.set(not NOTES_COSTS)
+    other sizes, too, for which another plan would cost less. decides: False if no plan depends on what is compared."""
+    token = _is_about_cost.set(not (decides and NOTES_COSTS))
     try:
         yield
     finally:

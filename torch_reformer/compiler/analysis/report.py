@@ -137,7 +137,7 @@ def _apart(fusion: Fusion, number: int, places: Mapping[int, int]) -> str | None
     return f"reads {estimate(found.bytes) / 1e6:.2f} MB of {places[found.maker] + 1}: it {found.reason}"
 
 
-@about_cost()
+@about_cost(decides=False)
 def report_of(
     graph: Graph,
     fusion: Fusion,

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import torch
 
+from ...runtime.sizes import estimate
 from ..ir.custom_ops import add_product
 from ..ir.graph import Call, ConvGrads, Map, Operation, View
 from ..ir.product import Product
@@ -48,7 +49,7 @@ def product_sizes(operation: Operation) -> list[str]:
         *_, first, second = (operand for operand in operation.args if isinstance(operand, View))
     else:
         return []
-    return [f"{first.layout.sizes[0]}x{first.layout.sizes[1]}x{second.layout.sizes[1]}"]
+    return ["x".join(str(estimate(size)) for size in (*first.layout.sizes, second.layout.sizes[1]))]
 
 
 def _gradients(operation: Operation) -> tuple[str, ...]:
