@@ -22,6 +22,8 @@ from torch_reformer.compiler.runtime.template import Template
 OF_TEMPLATES = ("amax", "cat", "gather", "mean", "nn.functional.gelu", "softmax", "where", "addmm")
 SAMPLES = {True: 3, False: 6}  # of each of these, and of others
 OFFSET, EVERY = 5, 12  # of the others one in so many is tested
+# Memory that nobody wrote; random projections, which differ from run to run, and the errors with them.
+LEFT_OUT = ("empty", "lowrank")
 pytestmark = [needs_aten, of_known_version, pytest.mark.slow]
 
 
@@ -31,7 +33,7 @@ def full_name(op) -> str:
 
 def pytest_generate_tests(metafunc):
     others = [op for op in operators(metafunc.config) if full_name(op) not in OF_TEMPLATES]
-    chosen = [full_name(op) for op in others[OFFSET::EVERY] if "empty" not in op.name]
+    chosen = [full_name(op) for op in others[OFFSET::EVERY] if not any(part in op.name for part in LEFT_OUT)]
     metafunc.parametrize("name", [*OF_TEMPLATES, *chosen])
 
 
