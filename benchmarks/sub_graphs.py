@@ -58,7 +58,7 @@ def in_double(case: Case) -> Case:
 
 
 def error(found: list[Tensor], exact: list[Tensor]) -> list[float]:
-    """Of each tensor the norm of its difference from fp64's over the norm of that."""
+    """The norm of each tensor's difference from fp64's over the norm of that."""
     pairs = zip(found, exact, strict=True)
     return [((a.double() - b).norm() / b.norm().clamp_min(1e-30)).item() for a, b in pairs]
 

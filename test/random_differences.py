@@ -81,7 +81,7 @@ def _wide(tensor: Tensor, dtype: torch.dtype) -> Tensor:
 
 
 def _references(graph: Graph) -> list[dict]:
-    """What eager gives in fp64, where casts round and where they do not, and in the own type where arguments and
+    """Outcomes of eager in fp64, where casts round and where they do not, and in the own type where arguments and
     results of lines are hardly different."""
     found = []
     for cast in (_rounded, _wide):

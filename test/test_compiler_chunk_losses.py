@@ -309,7 +309,7 @@ def test_results_of_rows(chunks):
 
 @pytest.mark.parametrize("frozen", [0, 1])
 def test_one_gradient(frozen, chunks):
-    """Of a frozen weight, or of inputs that need no gradient."""
+    """A frozen weight, and inputs that need no gradient."""
     given, labels = tensors()
 
     def results(function):

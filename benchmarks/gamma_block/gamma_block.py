@@ -47,7 +47,7 @@ SETS = {"reuters": 30, "imdb": 6}  # epochs of each
 
 @dataclass(frozen=True)
 class Recipe:
-    """What can be set from the command line; the same for both models, unless `GRID` sets it."""
+    """Settings of the command line; the same for both models, unless `GRID` sets it."""
 
     width: int = 64
     depth: int = 2
@@ -118,7 +118,7 @@ def multiply_adds(model: str, length: int, classes: int, recipe: Recipe) -> int:
 
 @torch.no_grad()
 def counted_multiply_adds(model: Classifier, length: int) -> int:
-    """What PyTorch's counter of floating-point operations says to the formula above."""
+    """Floating-point operations by PyTorch's counter, to compare with the formula above."""
     with FlopCounterMode(display=False) as counter, sdpa_kernel(SDPBackend.MATH):
         model(torch.ones(1, length, dtype=torch.long))
     return counter.get_total_flops() // 2
