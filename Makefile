@@ -11,7 +11,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 LIBRARY := torch_reformer/_C.abi3.so
 INSTALLED := .venv/.installed
-ZOO := .venv/.zoo
+OTHERS := .venv/.others
 # A file whose name holds the value of REFORMER_ARCHS at the last build, since the kernels depend on that variable.
 SPACE := $() $()
 COMMA := ,
@@ -40,7 +40,7 @@ PYTEST := $(BIN)/python -m pytest -n $(shell nproc 2>/dev/null || echo 1) --dist
 test: build
 	$(PYTEST) -m "not slow" $(ARGS)
 
-test-all: test $(ZOO)
+test-all: test $(OTHERS)
 	REFORMER_EXAMPLES=1 $(PYTEST) -m "slow or hypothesis" $(ARGS)
 
 test-gpu: build
@@ -75,10 +75,11 @@ $(INSTALLED): pyproject.toml
 	@$(BIN)/python -c 'import pathlib, sysconfig; print(pathlib.Path.cwd(), file=open(sysconfig.get_path("purelib") + "/torch_reformer.pth", "w"))'
 	@touch $@
 
-# Other packages' models for slow tests, which are skipped without them. The installed torch is kept.
-$(ZOO): $(INSTALLED)
-	@echo "installing other packages' models (the first time only)"
-	@$(PIP) "torch==$$($(BIN)/python -c 'import torch; print(torch.__version__)')" --group zoo && \
+# Other packages for slow tests, which are skipped without them: their models, clients, and what makes the site of docs/.
+# The installed torch is kept.
+$(OTHERS): $(INSTALLED)
+	@echo "installing other packages: models, clients, mkdocs (the first time only)"
+	@$(PIP) "torch==$$($(BIN)/python -c 'import torch; print(torch.__version__)')" --group clients --group docs && \
 	  touch $@ || echo "they can't be installed: tests with them will skip" >&2
 
 $(ARCHS):

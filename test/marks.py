@@ -1,5 +1,6 @@
 """Marks for tests: parameters that only `make test-all` runs, and requirements of tests."""
 
+import importlib.util
 import os
 
 import pytest
@@ -12,3 +13,10 @@ needs_aten = pytest.mark.skipif(aten.library is None and not os.environ.get("CI"
 
 def slow(*values: object) -> list:
     return [pytest.param(value, marks=pytest.mark.slow) for value in values]
+
+
+def require(package: str, group: str) -> None:
+    """Skip the test if another package, of this group of pyproject.toml, is missing. In CI, where `make test-all`
+    installs it, go on, so that the test fails."""
+    if importlib.util.find_spec(package) is None and not os.environ.get("CI"):
+        pytest.skip(f"{package} is not installed: pip install --group {group}")

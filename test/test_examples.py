@@ -1,6 +1,5 @@
 """Each file of examples/ runs, its model learns, and its graphs are planned."""
 
-import importlib.util
 import os
 import re
 import subprocess
@@ -8,7 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from marks import needs_aten
+from marks import needs_aten, require
 
 ROOT = Path(__file__).parent.parent
 CLIENTS = {  # example -> the packages that it needs, and its number of plans
@@ -49,8 +48,7 @@ def run(name: str) -> subprocess.CompletedProcess:
 def test_example(name):
     clients, plans = CLIENTS[name]
     for client in clients.split():
-        if importlib.util.find_spec(client) is None:
-            pytest.skip(f"{client}, of which {name}.py is an example, is not installed: pip install {client}")
+        require(client, "clients")
     done = run(name)
     assert done.returncode == 0, done.stderr
     assert "without a plan" not in done.stderr

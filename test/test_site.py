@@ -1,11 +1,11 @@
 """The documentation as a site: every page is in it, and every link leads somewhere."""
 
-import importlib.util
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from marks import require
 
 ROOT = Path(__file__).parent.parent
 
@@ -13,8 +13,7 @@ ROOT = Path(__file__).parent.parent
 @pytest.mark.slow
 def test_site_is_built_without_warnings(tmp_path):
     for package in ("mkdocs", "mkdocstrings", "material"):
-        if importlib.util.find_spec(package) is None:
-            pytest.skip(f"{package} is not installed: pip install --group docs")
+        require(package, "docs")
     words = ["-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", str(tmp_path)]
     done = subprocess.run([sys.executable, *words], cwd=ROOT, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr

@@ -7,14 +7,13 @@ import copy
 import dataclasses
 import importlib
 import math
-import os
 import warnings
 from collections.abc import Callable, Sequence
-from functools import cache, partial
+from functools import cache
 
-import pytest
 import torch
 import torch.nn.functional as F
+from marks import require
 from torch import Tensor, nn
 from training_models import WithLoss, conv_norm, step
 
@@ -34,13 +33,13 @@ def _names_for_torchvision():
 
 def package(name: str):
     """Import an optional package. Without it the test is skipped, in CI it fails: `make test-all` installs it."""
-    reason = "timm, torchvision or transformers is not installed: pip install --group zoo"
-    imported = importlib.import_module if os.environ.get("CI") else partial(pytest.importorskip, reason=reason)
+    for each in ("torchvision", name):
+        require(each, "zoo")
     try:
-        imported("torchvision")
+        importlib.import_module("torchvision")
     except RuntimeError:
         _names_for_torchvision()
-    return imported(name)
+    return importlib.import_module(name)
 
 
 @dataclasses.dataclass
