@@ -120,7 +120,7 @@ REFORMER_API int32_t reformer_epilogue(const reformer::ConvProblem* problem, con
 REFORMER_API void reformer_feature_shape(int32_t decides, int32_t shape[4]);
 REFORMER_API int32_t reformer_features(const reformer::ConvProblem* problems, int64_t count, const char* device,
                                        int32_t* rows, float* weights);
-// The same for one matrix product; if size is not 0, with the program of this code.
+// Features of one matrix product; if size is not 0, with the program of this code.
 REFORMER_API int32_t reformer_product_features(const reformer::ConvProblem* problem, const char* device,
                                                const int64_t* code, int64_t size, int32_t* rows, float* weights);
 

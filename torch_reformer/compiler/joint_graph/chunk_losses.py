@@ -62,7 +62,7 @@ def _products_before(gradient: Node) -> list[Node]:
 
 
 class _Loss:
-    """What is computed between a product and the gradients of its operands.
+    """The nodes between a product and the gradients of its operands.
 
     Attributes:
         followers: the nodes that depend on the product and are computed in chunks.

@@ -14,7 +14,7 @@ from torch.fx.experimental.symbolic_shapes import ShapeEnv
 from ..ir.custom_ops import DONATED, USER_CAST
 from ..ir.fx_utils import copied
 
-# What stages read of nodes' notes: others may hold anything.
+# Notes of nodes that stages read, and that are pickled. Others may hold anything.
 NOTES = {"val", "stack_trace", "source_fn_stack", "fwd_source_fn_stack", DONATED, USER_CAST}
 
 
