@@ -9,7 +9,7 @@ import hypothesis  # noqa: E402
 import kernel_folders  # noqa: E402
 import pytest  # noqa: E402
 import torch  # noqa: E402
-from selectors_for_tests import learnable  # noqa: E402
+from selectors_for_tests import learnable, no_selector  # noqa: E402
 from torch._functorch import config as functorch_config  # noqa: E402
 
 import torch_reformer  # noqa: E402
@@ -65,12 +65,8 @@ def _fresh_process_state():
 @pytest.fixture
 def static_rule():
     """Use the static rule on the CPU, without weights. A selector that the test sets is removed after it."""
-    before = native.selector("cpu")
-    native.remove_selector("cpu")
-    yield
-    native.remove_selector("cpu")
-    if before is not None:
-        native.set_selector("cpu", **before)
+    with no_selector("cpu"):
+        yield
 
 
 @pytest.fixture(scope="session")

@@ -3,6 +3,9 @@ them."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 import torch
 
 from torch_reformer import ConvProblem
@@ -67,3 +70,16 @@ def learnable(count: int = 900) -> list[Record]:
             times = dict.fromkeys(("wide", "small", *(["point"] if filter == 1 else [])), 2.0) | {best: 1.0}
             records.append(record(p, **times, slow=5.0))
     return list({r.key: r for r in records}.values())
+
+
+@contextmanager
+def no_selector(arch: str, decides: str = "kernels") -> Iterator[None]:
+    """Context without the selector that decides this for an architecture. One that is set in it is removed after it."""
+    before = native.selector(arch, decides)
+    native.remove_selector(arch, decides)
+    try:
+        yield
+    finally:
+        native.remove_selector(arch, decides)
+        if before is not None:
+            native.set_selector(arch, **before)

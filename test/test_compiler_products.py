@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from against_eager import without_dynamo
 from gpu_rules import as_on_hopper
 from marks import needs_aten
-from selectors_for_tests import description, reformer
+from selectors_for_tests import description, no_selector, reformer
 
 import torch_reformer
 from torch_reformer import program
@@ -338,7 +338,6 @@ def test_no_program_that_takes_longer(monkeypatch):
 @pytest.fixture
 def a_selector():
     """Function that sets a selector of products with equal logits for every product; removed after the test."""
-    before = native.selector("sm_90", "products")
 
     def install(**logits: float) -> None:
         model = reformer(len(logits), decides="products")
@@ -347,10 +346,8 @@ def a_selector():
             model.head.bias.copy_(torch.tensor(list(logits.values())))
         native.set_selector("sm_90", **description(model, list(logits), "products"))
 
-    yield install
-    native.remove_selector("sm_90", "products")
-    if before is not None:
-        native.set_selector("sm_90", **before)
+    with no_selector("sm_90", "products"):
+        yield install
 
 
 @pytest.mark.parametrize("name", ["gelu", "scaled", "second reader", "residual"])

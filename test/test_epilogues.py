@@ -6,7 +6,7 @@ import sys
 
 import pytest
 import torch
-from selectors_for_tests import description, reformer
+from selectors_for_tests import description, no_selector, reformer
 
 from torch_reformer import ConvProblem, config
 from torch_reformer.__main__ import main
@@ -25,12 +25,8 @@ NAMES = native.solver_names()
 @pytest.fixture
 def no_epilogues():
     """No selector of epilogues for Hopper GPUs; one that the test sets is removed after it."""
-    before = native.selector("sm_90", "epilogues")
-    native.remove_selector("sm_90", "epilogues")
-    yield
-    native.remove_selector("sm_90", "epilogues")
-    if before is not None:
-        native.set_selector("sm_90", **before)
+    with no_selector("sm_90", "epilogues"):
+        yield
 
 
 def install(fused: float, separate: float) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 from made_up_products import SOLVERS, made_up_records, tasks
-from selectors_for_tests import description, reformer
+from selectors_for_tests import description, no_selector, reformer
 
 from torch_reformer import ConvProblem, config
 from torch_reformer.__main__ import main
@@ -27,12 +27,8 @@ RESULTS = Path(__file__).parent.parent / "benchmarks/results/h200/product_epilog
 @pytest.fixture
 def no_products():
     """No selector of products for Hopper GPUs; one that the test sets is removed after it."""
-    before = native.selector("sm_90", "products")
-    native.remove_selector("sm_90", "products")
-    yield
-    native.remove_selector("sm_90", "products")
-    if before is not None:
-        native.set_selector("sm_90", **before)
+    with no_selector("sm_90", "products"):
+        yield
 
 
 def install(**logits: float) -> None:
