@@ -6,7 +6,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from against_eager import without_dynamo
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from marks import needs_aten, slow
 from test_compiler_index_maps import FORMATS, calls, check, check_chain, on_cpus  # noqa: F401  a fixture
@@ -285,5 +285,6 @@ STEPS = {
     st.sampled_from(sorted(FORMATS)),
     st.tuples(st.integers(1, 2), st.integers(1, 5), st.integers(4, 8), st.integers(4, 8)),
 )
+@example(["heads", "channels", "assignment"], "nchw", (1, 2, 4, 4))  # a copy that its reader recomputed
 def test_chains(names, layout, size):
     check_chain([STEPS[name] for name in names], layout, size, relative=True)

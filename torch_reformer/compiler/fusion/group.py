@@ -203,6 +203,20 @@ class FusionGroup:
                 raise ValueError(f"{view} is no input of the group that needs it")
         return [member for member in self.computed if member in needed], inputs
 
+    def recomputes(self, values: Container[Value]) -> bool:
+        """True if the group recomputes one of these values, which are not its own, where it reads them."""
+        members, seen = set(self.computed), set(self.inputs)
+        todo = [read for operation in members if operation is not self.anchor for read in self.read_by(operation)]
+        while todo:
+            view, index_map = todo.pop()
+            if view.value in values:
+                return True
+            key = self.input_key(view, index_map)
+            if key not in seen and not (view.value.maker in members and self.knows(view, index_map)):
+                seen.add(key)
+                todo += inlined(view, index_map, self.full_map) or []
+        return False
+
     # Changes
 
     def copy(self) -> FusionGroup:
@@ -282,6 +296,8 @@ class FusionGroup:
         if has_too_many_strided(space, self.inputs, strided):
             return False
         if has_too_many_transposed(space, self.inputs, strided):
+            return False
+        if self.recomputes(copies):  # in the copies' order; once they are the group's, it would read them in its own
             return False
         if len(self.live_results) + len(operations) > MOST_OUTPUTS:
             return False
