@@ -132,7 +132,7 @@ def weight_gradients(x: Tensor, grad: Tensor) -> dict[str, Callable[[], object]]
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--device", default="cuda")
-    parser.add_argument("--csv", type=Path, help="write every measurement here")
+    parser.add_argument("--csv", type=Path, help="write every measurement here, after each product")
     everything_timed = ",".join([*PROGRAMS, WEIGHT_GRADIENT])
     parser.add_argument("--programs", default=everything_timed, help="names, separated by commas without spaces")
     parser.add_argument("--tiles", default=",".join(TILES), help="of gpu_tma_gemm, likewise")
@@ -182,11 +182,11 @@ def main() -> None:
             best = min(us[call] for call in calls if call != CUBLAS)
             ratios.setdefault(WEIGHT_GRADIENT, []).append(us[CUBLAS] / best)
             print(f"{case:62}", *(f"{time:8.1f}" for time in us.values()), f"  {us[CUBLAS] / best:5.2f}", flush=True)
+        if options.csv:
+            write_csv(options.csv, rows)
     print("columns: cuBLAS alone, with a stitched kernel,", *solvers, "and the ratio of the second to the best")
     for name, of in ratios.items():
         print(f"{name}: {geomean(of):.3f}")
-    if options.csv:
-        write_csv(options.csv, rows)
 
 
 if __name__ == "__main__":
