@@ -23,8 +23,8 @@ def geometry_group(problem: ConvProblem) -> tuple:
     """Key that a problem shares with its siblings: its geometry without batch, direction, data type and layout, and
     regardless of which side is the input. Siblings are so similar that a split between them would test memorisation."""
     p = problem
-    if p.is_product:  # the rows are a batch
-        return PRODUCT, *sorted((p.c, p.k))
+    if p.is_product:  # the rows are a batch; a transposed weight is another depth, so other kernels win
+        return PRODUCT, p.c, p.k
     sides = sorted([(p.c, p.h, p.w), (p.k, p.out_h, p.out_w)])
     filter = (p.r, p.s, p.pad_h, p.pad_w, p.stride_h, p.stride_w, p.dilation_h, p.dilation_w, p.groups)
     return *sides, filter
