@@ -75,6 +75,7 @@ ONE = {
     "embedding/add_tables": "bf16",
     "embedding/embedding": "bf16, int64, 8",
     "embedding/few_rows": "bf16, int64",
+    "embedding/more_rows": "bf16, int64",
     "gemm/implicit_gemm": "forward, bf16, general, 128, 128, 2, 2, 3",
     "pooling/max_pool": "backward, bf16, 8",
     "packed_gemm/pack": "pack, bf16, 4",

@@ -154,6 +154,7 @@ inline unsigned long long ballot(bool mine, const char* file = __builtin_FILE(),
   emulator::collective<emulator::Vote, emulator::vote>({"a ballot", file, line}, call);
   return call.all;
 }
+inline void warp_barrier(const char* file = __builtin_FILE(), int line = __builtin_LINE()) { ballot(true, file, line); }
 
 // That of last_block.h: blocks run one after another.
 inline unsigned count_arrival(unsigned* arrivals) { return (*arrivals)++; }

@@ -42,11 +42,11 @@ def gradient(ids, grad, rows, *, padding=-1, base=None, warp=32, seed=0):
     sentence = library.plan(*kinds, sizes, pointers, *memory, *arguments, *shapes, *names)
     if sentence is not None:
         return sentence.decode()
-    for file, name, shape, given in zip(("few_rows", "add_tables"), names, shapes, arguments, strict=True):
-        if name.value:
+    for encoded, shape, given in zip(names, shapes, arguments, strict=True):
+        if name := encoded.value.decode():
             emulator.launch(
-                f"csrc/hip/embedding/{file}.hip",
-                name.value.decode(),
+                f"csrc/hip/embedding/{'_'.join(name.split('_')[:2])}.hip",
+                name,
                 grid=(*shape[:2], 1),
                 threads=shape[2],
                 shared_bytes=shape[3],
@@ -104,8 +104,28 @@ def test_frequent_and_strange_ids():
     check(ids, 8, 20, padding=4)
 
 
+@pytest.mark.parametrize("warp", [32, *slow(64)])
+@pytest.mark.parametrize("same", [1, 2, 5, 40])
+def test_same_rows_in_a_warp(same, warp):
+    """Runs of entries of one row, which lanes of a warp add up before they add to the warp's column."""
+    ids = torch.randint(0, 100, (3000,)).repeat_interleave(same)[:3000]
+    ids[::13], ids[1::17] = 7, -1
+    for dtype in (torch.bfloat16, torch.float32):
+        assert check(ids, 5, 100, dtype, padding=9, by_column=True, warp=warp, seed=same) > 1
+
+
+def test_nan_among_rows_in_a_warp():
+    ids, grad = torch.randint(0, 60, (3, 800)), torch.ones(3, 800)
+    grad[0, ids[0] == 4], grad[1, ids[1] == 5] = torch.nan, torch.inf
+    for row_ids in ids:
+        expected = torch.zeros(60, 3).index_add(0, row_ids, grad.t())
+        actual, _ = gradient(row_ids, grad.t(), 60)
+        torch.testing.assert_close(actual, expected, rtol=0, atol=0, equal_nan=True)
+
+
 @pytest.mark.parametrize("count", [0, 1, 33])
 def test_few_ids(count):
+    check(torch.randint(0, 90, (count,)), 3, 90, by_column=True)
     for with_base in (False, True):
         check(torch.randint(0, 50, (count,)), 16, 50, with_base=with_base)
 
@@ -132,9 +152,10 @@ def test_no_number_reaches_other_rows():
 
 def test_same_bits_in_every_order_of_threads():
     """The emulator's seed decides in which order blocks and threads run."""
-    ids, grad = torch.randint(0, 30, (5000,)), torch.randn(5000, 10)
-    results = [gradient(ids, grad, 30, seed=seed)[0] for seed in range(3)]
-    assert torch.equal(results[0], results[1]) and torch.equal(results[0], results[2])
+    for rows, grad in ((30, torch.randn(5000, 10)), (100, torch.randn(10, 5000).t())):
+        ids = torch.randint(0, rows, (5000,))
+        results = [gradient(ids, grad, rows, seed=seed)[0] for seed in range(3)]
+        assert torch.equal(results[0], results[1]) and torch.equal(results[0], results[2])
 
 
 @pytest.mark.parametrize("rows, columns, dtype", [(257, 2, torch.float32), (200, 200, torch.float32)], ids=str)

@@ -56,6 +56,17 @@ DEVICE Ballot ballot(bool mine) {
 #endif
 }
 
+// Waits for the warp's threads and makes their earlier writes visible to each other.
+DEVICE void warp_barrier() {
+#if defined(REFORMER_AMD)
+  __builtin_amdgcn_fence(__ATOMIC_RELEASE, "wavefront");
+  __builtin_amdgcn_wave_barrier();
+  __builtin_amdgcn_fence(__ATOMIC_ACQUIRE, "wavefront");
+#else
+  __syncwarp();
+#endif
+}
+
 // The value of lane_id() + distance, or the lane's own value past the end of the warp.
 template <class T>
 DEVICE T shuffle_down(T value, int distance) {

@@ -3,7 +3,7 @@
 
 namespace reformer {
 
-constexpr int kAddTablesCells = 32, kAddTablesSlices = 8;  // of a block; it has a thread for each of both
+constexpr int kAddTablesCells = 32, kAddTablesSlices = 32;  // of a block; it has a thread for each of both
 
 // to[i] = parts[0][i] + parts[1][i] + ...
 struct AddTablesArgs {

@@ -1,5 +1,6 @@
-// The gradient of an embedding table: row r is the sum of the gradients of all entries whose id is r, added up in
-// order. One pass: ids are not sorted, and rows without ids are zeroed on the way.
+// The gradient of an embedding table: row r is the sum of the gradients of all entries whose id is r, in an order that
+// depends only on the ids. One pass: ids are not sorted, and rows without ids are zeroed on the way. A block has every
+// n-th row, so that frequent words, which are neighbours in most vocabularies, are shared by all blocks.
 #include "../device/grid_dependency.h"
 #include "../device/types.h"
 #include "../device/warp.h"
@@ -14,102 +15,118 @@ using int64 = long long;
 template <class T, class Id, int kCount>
 struct EmbeddingGrad {
   static constexpr int kWarps = kEmbeddingThreads / kWarp;
-  static constexpr int kColumns = kWarp * kCount;  // columns per warp and access
-  static constexpr int kChunks = kCount > 1 ? 4 : 2,
-                       kAtOnce = kChunks * kColumns;  // columns per warp whose loads are in flight at once
-  static constexpr int kUnroll = 8, kRows = 2;        // ids, and rows of gradients, in flight at once
+  static constexpr int kColumns = kWarp * kCount;   // columns per warp and access
+  static constexpr int kChunks = kEmbeddingChunks;  // of these, whose loads are in flight at once
+  // Loads of a thread that are in flight at once: of ids (more take too many scalar registers on AMD's GPUs), and of
+  // entries' gradients.
+  static constexpr int kIds = kWarp == 32 ? 8 : 2, kEntries = 2;
+  static constexpr int kLong = 8;  // all warps share a row with more entries
+  static constexpr int kHits = 2048;
 
-  static constexpr int kHits = kWarps * kEmbeddingHits;
-
-  // The matches: index of the id, and which of the block's rows it matches. First each warp's own, then all in order.
+  // An entry whose id is one of the block's rows.
   struct Hit {
     int at;
-    int row;
+    int row;  // number among the block's rows
   };
   struct Shared {
-    Hit own[kWarps][kEmbeddingHits], all[kHits];
+    Hit hits[kHits];
     int count[kWarps];
+    bool is_long[kEmbeddingRows];
     float sums[kWarps][kColumns];
   };
 
   const EmbeddingGradArgs& p;
   Shared& shared;
-  const int lane = lane_id(), warp = warp_id(), table = block_x() / p.blocks_each;
+  const int lane = lane_id(), warp = warp_id(), table = block_x() / p.groups, group = block_x() % p.groups;
   const Id* const ids = static_cast<const Id*>(p.ids) + static_cast<long long>(table) * p.count;
   const T* const grad = static_cast<const T*>(p.grad) + static_cast<long long>(table) * p.count * p.columns;
+  const int first_row = table * p.rows, first_column = block_y() * p.columns_each;
+  const int begin = first_column + lane * kCount;  // the lane's first column
+  const int end = first_column + p.columns_each < p.columns ? first_column + p.columns_each : p.columns;
 
-  DEVICE bool is_wanted(Id id, int low, int high) const { return id >= low && id < high && id != p.padding; }
+  // Number of the id's row among the block's rows, if it is one of those that are `part` modulo 2^log; else -1.
+  DEVICE int row_of(Id id, int part, int log) const {
+    const unsigned long long row = static_cast<unsigned long long>(id) - first_row;  // large, if it is negative
+    if (row >= static_cast<unsigned>(p.rows) || id == p.padding) return -1;
+    int rest = int(row);
+    const int number = divide_with_rest(rest, p.by_groups);
+    return rest == group && (number & ((1 << log) - 1)) == part ? number : -1;
+  }
 
-  // Calls visit(ballot of the lanes whose id is one of these rows, the first lane's index, the lane's id) for the
-  // warp's share of the ids.
-  template <class Visit>
-  DEVICE void scan(int low, int high, Visit visit) const {
-    const int each = (p.count + kWarps - 1) / kWarps, first = warp * each;
-    const int end = first + each < p.count ? first + each : p.count;
-    for (int at = first; at < end; at += kUnroll * kWarp) {
+  // first, first + 1 ... up to `last`, which is left out.
+  struct Range {
+    int first, last;
+  };
+  // The warp's share of so many numbers.
+  DEVICE Range share_of(int count) const {
+    const int each = (count + kWarps - 1) / kWarps, first = warp * each;
+    return {first, first + each < count ? first + each : count};
+  }
+
+  // Calls visit(ballot of the lanes with a hit, the first lane's entry, the lane's row or -1) for these entries.
+  template <int kUnroll, class Visit>
+  DEVICE void scan(int part, int log, Range of, Visit visit) const {
+    for (int at = of.first; at < of.last; at += kUnroll * kWarp) {
       Id some[kUnroll];
       UNROLL
       for (int i = 0; i < kUnroll; ++i) {
         const int own = at + i * kWarp + lane;
-        some[i] = own < end ? ids[own] : Id(-1);
+        some[i] = own < of.last ? ids[own] : Id(-1);
       }
       UNROLL
       for (int i = 0; i < kUnroll; ++i) {
-        const Ballot found = ballot(is_wanted(some[i], low, high));
-        if (found) visit(found, at + i * kWarp, some[i]);
+        const int row = row_of(some[i], part, log);
+        const Ballot found = ballot(row >= 0);
+        if (found) visit(found, at + i * kWarp, row);
       }
     }
   }
 
-  // Lists the matches of these rows and returns their number; kHits + 1 if there is no room for them.
-  DEVICE int list(int low, int high) {
+  // Lists the hits of these rows in the order of the ids, if there is room for them, and returns their number.
+  DEVICE int list(int part, int log) {
+    const Range own = share_of(p.count);
     int count = 0;
-    scan(low, high, [&](Ballot found, int first, Id id) {
-      const int place = count + bits_below(found, lane);
-      if (place < kEmbeddingHits && found >> lane & 1) shared.own[warp][place] = {first + lane, int(id)};
-      count += bits_of(found);
-    });
+    scan<kIds>(part, log, own, [&](Ballot found, int, int) { count += bits_of(found); });
     if (lane == 0) shared.count[warp] = count;
     barrier();
     int before = 0, all = 0;
-    bool fits = true;
     UNROLL
     for (int i = 0; i < kWarps; ++i) {
-      const int of_warp = shared.count[i];
-      if (i < warp) before += of_warp;
-      all += of_warp;
-      fits = fits && of_warp <= kEmbeddingHits;
+      if (i < warp) before += shared.count[i];
+      all += shared.count[i];
     }
-    if (!fits) return kHits + 1;
-    for (int i = lane; i < count; i += kWarp) shared.all[before + i] = shared.own[warp][i];
+    if (all && all <= kHits) {
+      scan<kIds>(part, log, own, [&](Ballot found, int at, int row) {
+        if (row >= 0) shared.hits[before + bits_below(found, lane)] = {at + lane, row};
+        before += bits_of(found);
+      });
+    }
     barrier();
     return all;
   }
 
   using Sums = float[kChunks][kCount];
 
-  // Adds the gradients at place(lane) for the lanes of the ballot, in order, for the columns from `column` on and
-  // before `end`.
+  // Adds the gradients of the entries place(lane) for the lanes of the ballot, in order.
   template <class Place>
-  DEVICE void add(Ballot found, int column, int end, Place place, Sums& sums) const {
+  DEVICE void add(Ballot found, Place place, Sums& sums) const {
     while (found) {
-      Pack<T, kCount> some[kRows][kChunks];
-      int count = 0;
+      Pack<T, kCount> some[kEntries][kChunks];
+      int count = 0, next = 0;
       UNROLL
-      for (int i = 0; i < kRows; ++i) {
-        if (!found) continue;
-        const T* const from = grad + static_cast<long long>(place(first_of(found))) * p.columns;
+      for (int i = 0; i < kEntries; ++i) {
+        if (found) next = first_of(found), ++count;  // else read the last one again, so that no load waits for another
+        found &= found - 1;
+        const T* const from = grad + static_cast<long long>(place(next)) * p.columns + begin;
         UNROLL
         for (int c = 0; c < kChunks; ++c)
-          if (column + c * kColumns < end) some[i][c] = load<T, kCount>(from + column + c * kColumns);
-        found &= found - 1;
-        ++count;
+          if (begin + c * kColumns < end) some[i][c] = load<T, kCount>(from + c * kColumns);
       }
       UNROLL
-      for (int i = 0; i < kRows; ++i) {
+      for (int i = 0; i < kEntries; ++i) {
         UNROLL
         for (int c = 0; c < kChunks; ++c) {
-          if (i >= count || column + c * kColumns >= end) continue;
+          if (i >= count || begin + c * kColumns >= end) continue;
           float values[kCount];
           widen<T, kCount>(some[i][c], values);
           UNROLL
@@ -119,14 +136,16 @@ struct EmbeddingGrad {
     }
   }
 
-  DEVICE void write(int row, int column, int end, int times, float (&sum)[kCount]) const {
+  // Writes the columns of chunk `c`.
+  DEVICE void write(int row, int c, int times, float (&sum)[kCount]) const {
+    const int column = begin + c * kColumns;
     if (column >= end) return;
     if (p.by_frequency && times > 1) {
       UNROLL
       for (int j = 0; j < kCount; ++j) sum[j] /= float(times);
     }
-    const long long at = static_cast<long long>(row) * p.columns + column;
-    T* const to = static_cast<T*>(p.to) + at;
+    const int number = first_row + group + row * p.groups;
+    T* const to = static_cast<T*>(p.to) + static_cast<long long>(number) * p.columns + column;
     if (p.adds) {
       float values[kCount];
       widen<T, kCount>(load<T, kCount>(to), values);
@@ -136,69 +155,93 @@ struct EmbeddingGrad {
     store<T, kCount>(to, narrow<T, kCount>(sum));
   }
 
-  // Distributes these rows over the warps.
-  DEVICE void add_listed(int low, int high, int hits, int begin, int end) const {
-    for (int row = low + warp; row < high; row += kWarps)
-      for (int first = begin; first < end; first += kAtOnce) {
-        const int column = first + lane * kCount;
-        Sums sums = {};
-        int times = 0;
-        for (int hit = 0; hit < hits; hit += kWarp) {
-          const int own = hit + lane;
-          const Ballot found = ballot(own < hits && shared.all[own < hits ? own : 0].row == row);
-          times += bits_of(found);
-          add(found, column, end, [&](int of) { return shared.all[hit + of].at; }, sums);
-        }
-        UNROLL
-        for (int c = 0; c < kChunks; ++c) write(row, column + c * kColumns, end, times, sums[c]);
-      }
+  // Calls visit(ballot of the lanes whose hit is of this row, number of the first lane's hit) for these hits.
+  template <class Visit>
+  DEVICE void each_hit(int row, Range of, Visit visit) const {
+    NOT_UNROLLED
+    for (int hit = of.first; hit < of.last; hit += kWarp) {
+      const int own = hit + lane;
+      visit(ballot(own < of.last && shared.hits[own < of.last ? own : hit].row == row), hit);
+    }
+  }
+  DEVICE int times_of(int row, int hits) const {
+    int times = 0;
+    each_hit(row, {0, hits}, [&](Ballot found, int) { times += bits_of(found); });
+    return times;
+  }
+  DEVICE void add_hits(int row, Range of, Sums& sums) const {
+    each_hit(row, of, [&](Ballot found, int hit) {
+      add(found, [&](int lane_of) { return shared.hits[hit + lane_of].at; }, sums);
+    });
   }
 
-  // Adds up one row, whose ids are divided among all warps.
-  DEVICE void add_shared(int row, int begin, int end) {
-    int times = 0;
-    for (int i = 0; i < kWarps; ++i) times += shared.count[i];
-    for (int first = begin; first < end; first += kAtOnce) {
-      const int column = first + lane * kCount;
+  // Distributes rows over the warps, and the entries of rows with many of them.
+  DEVICE void add_listed(int part, int log, int rows, int hits) {
+    for (int row = part + (warp << log); row < rows; row += kWarps << log) {
+      const int times = times_of(row, hits);
+      if (lane == 0) shared.is_long[row] = times > kLong;
+      if (times > kLong || (times == 0 && p.adds)) continue;
       Sums sums = {};
-      scan(row, row + 1,
-           [&](Ballot found, int at, Id) { add(found, column, end, [&](int of) { return at + of; }, sums); });
+      if (times) add_hits(row, {0, hits}, sums);
       UNROLL
-      for (int c = 0; c < kChunks; ++c) {
-        UNROLL
-        for (int j = 0; j < kCount; ++j) shared.sums[warp][lane * kCount + j] = sums[c][j];
-        barrier();
-        if (warp == 0) {
-          for (int other = 1; other < kWarps; ++other) {
-            UNROLL
-            for (int j = 0; j < kCount; ++j) sums[c][j] += shared.sums[other][lane * kCount + j];
-          }
-          write(row, column + c * kColumns, end, times, sums[c]);
-        }
-        barrier();
+      for (int c = 0; c < kChunks; ++c) write(row, c, times, sums[c]);
+    }
+    barrier();
+    for (int some = 0; some < rows; some += kWarp << log) {
+      const int own = part + some + (lane << log);
+      for (Ballot found = ballot(own < rows && shared.is_long[own < rows ? own : part]); found; found &= found - 1) {
+        const int row = part + some + (first_of(found) << log);
+        Sums sums = {};
+        add_hits(row, share_of(hits), sums);
+        add_up(row, p.by_frequency ? times_of(row, hits) : 0, sums);
       }
     }
   }
 
+  // Adds up one row whose entries are too many for the list.
+  DEVICE void add_unlisted(int row, int log, int times) {
+    Sums sums = {};
+    scan<1>(row, log, share_of(p.count),
+            [&](Ballot found, int at, int) { add(found, [&](int of) { return at + of; }, sums); });
+    add_up(row, times, sums);
+  }
+
+  // Adds up the warps' sums of a row, and writes them.
+  DEVICE void add_up(int row, int times, Sums& sums) {
+    UNROLL
+    for (int c = 0; c < kChunks; ++c) {
+      if (first_column + c * kColumns >= end) continue;
+      UNROLL
+      for (int j = 0; j < kCount; ++j) shared.sums[warp][lane * kCount + j] = sums[c][j];
+      barrier();
+      if (warp == 0) {
+        NOT_UNROLLED
+        for (int other = 1; other < kWarps; ++other) {
+          UNROLL
+          for (int j = 0; j < kCount; ++j) sums[c][j] += shared.sums[other][lane * kCount + j];
+        }
+        write(row, c, times, sums[c]);
+      }
+      barrier();
+    }
+  }
+
+  // Goes through halves, quarters, and so on, of the rows, if their hits are too many.
   DEVICE void run() {
-    int low = table * p.rows + block_x() % p.blocks_each * p.rows_each;
-    const int end_of_table = (table + 1) * p.rows;
-    const int last = low + p.rows_each < end_of_table ? low + p.rows_each : end_of_table;
-    const int begin = block_y() * p.columns_each;
-    const int end = begin + p.columns_each < p.columns ? begin + p.columns_each : p.columns;
-    while (low < last) {
-      int high = last, hits = list(low, high);
-      while (hits > kHits && high - low > 1) {  // process fewer rows at once
-        high = low + (high - low) / 2;
-        barrier();
-        hits = list(low, high);
+    const int rows = divide(p.rows - 1 - group, p.by_groups) + 1;
+    for (int part = 0, log = 0;;) {
+      const int hits = list(part, log);
+      if (hits > kHits && part + (1 << log) < rows) {
+        ++log;
+        continue;
       }
       if (hits > kHits)
-        add_shared(low, begin, end);
+        add_unlisted(part, log, hits);
       else
-        add_listed(low, high, hits, begin, end);
-      barrier();
-      low = high;
+        add_listed(part, log, rows, hits);
+      while (log && part >> (log - 1) & 1) part -= 1 << --log;
+      if (log == 0) return;
+      part += 1 << (log - 1);
     }
   }
 };
@@ -207,7 +250,7 @@ struct EmbeddingGrad {
 }  // namespace reformer
 
 #define X(T, Id, kCount)                                                              \
-  KERNEL(reformer::kEmbeddingThreads)                                                 \
+  KERNEL_OCCUPANCY(reformer::kEmbeddingThreads, reformer::kEmbeddingBlocks)           \
   embedding_grad_##T##_##Id##_##kCount(reformer::EmbeddingGradArgs args) {            \
     SHARED reformer::EmbeddingGrad<reformer::T, reformer::Id, kCount>::Shared shared; \
     reformer::grid_dependency_launch();                                               \
