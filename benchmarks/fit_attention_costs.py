@@ -95,7 +95,7 @@ def main() -> None:
         kinds[kind_of(line.kernel, line.is_backward, line.case.mask)].append(line)
     table = {kind: fit(found) for kind, found in sorted(kinds.items()) if len(found) >= ENOUGH}
     print(
-        "| kind | times | start, of bytes, of flops, of large heads', us a million scores, with dropout | error: median | 80% below |"
+        "| kind | times | start, of bytes, of flops, if heads are large, of scores, with dropout | error | 80% below |"
     )
     print("|---|---|---|---|---|")
     for kind, factors in table.items():
@@ -104,7 +104,7 @@ def main() -> None:
         print(f"| {kind} | {len(apart)} | {cells} | {np.median(apart):.0%} | {np.quantile(apart, 0.8):.0%} |")
     text = ",\n".join(f"  {json.dumps(kind)}: {json.dumps(factors)}" for kind, factors in table.items())
     attention_cost.TABLE.write_text(f"{{\n{text}\n}}\n")
-    attention_cost._table.cache_clear()
+    attention_cost.table.cache_clear()
     print_choices(lines)
 
 

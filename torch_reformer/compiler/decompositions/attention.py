@@ -5,11 +5,12 @@ where algorithms have to be deterministic, for sizes that are symbols, and on GP
 from __future__ import annotations
 
 import functools
+import math
 import warnings
+from collections.abc import Callable
 
 import torch
 from torch import Tensor
-from torch._C import DispatchKey
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from ...runtime import gpu as runtime_gpu
@@ -29,6 +30,7 @@ _WITHOUT_GPU = "sm_90"  # graphs that are recorded for a GPU that is not there
 
 
 def attention(
+    operator: Callable[..., Tensor],
     query: Tensor,
     key: Tensor,
     value: Tensor,
@@ -39,14 +41,14 @@ def attention(
     scale: float | None = None,
     enable_gqa: bool = False,
 ) -> Tensor:
-    """scaled_dot_product_attention by the kernel that is expected to take the least time."""
+    """scaled_dot_product_attention by the kernel that is expected to take the least time.
+
+    Args:
+        operator: PyTorch's own, which chooses among the enabled kernels.
+    """
     case = _case(query, key, value, attn_mask, dropout_p, is_causal, enable_gqa)
     by_pytorch = functools.partial(
-        aten.scaled_dot_product_attention.default._op_dk,
-        DispatchKey.CompositeImplicitAutograd,
-        *(query, key, value, attn_mask, dropout_p, is_causal),
-        scale=scale,
-        enable_gqa=enable_gqa,
+        operator, query, key, value, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa
     )
     gpu = _gpu(query.device) if case is not None else None
     if case is None or gpu is None or not _is_free():
@@ -60,7 +62,7 @@ def attention(
     return by_pytorch()
 
 
-def _by_kernel(kernel: str, by_pytorch) -> Tensor | None:
+def _by_kernel(kernel: str, by_pytorch: Callable[[], Tensor]) -> Tensor | None:
     """The result by this kernel; None if it does not support the call."""
     with sdpa_kernel(KERNELS[kernel]), warnings.catch_warnings():
         warnings.simplefilter("ignore")  # each says why it does not support the call
@@ -88,8 +90,10 @@ def _gpu(device: torch.device) -> str | None:
     return gpu if gpu and GPUS[gpu].has_tma else None
 
 
-def _case(query, key, value, mask, dropout, is_causal, enable_gqa) -> Attention | None:
-    """The call; None if it is not of four dimensions and 16 bits, or if sizes are symbols."""
+def _case(
+    query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, dropout: float, is_causal: bool, enable_gqa: bool
+) -> Attention | None:
+    """The call; None if it is not of four dimensions and 16 bits, if sizes are symbols, or if it is empty."""
     operands = [each for each in (query, key, value, mask) if each is not None]
     if any(not isinstance(size, int) for each in operands for size in each.shape) or query.dtype not in NARROW:
         return None
@@ -98,6 +102,8 @@ def _case(query, key, value, mask, dropout, is_causal, enable_gqa) -> Attention 
     batch, heads, queries, head_size = query.shape
     groups = heads // key.shape[1] if enable_gqa and key.shape[1] else 1
     if key.shape[1] * groups != heads or key.shape[0] != batch or key.shape[-1] != head_size:
+        return None
+    if not math.prod((*query.shape, *key.shape)):
         return None
     kind = "causal" if is_causal else "none"
     if mask is not None:

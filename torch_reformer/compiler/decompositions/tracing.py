@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
@@ -83,10 +84,15 @@ def _circular_pad(input: Tensor, pad: Sequence[int]) -> Tensor:
     return aten._pad_circular.default._op_dk(DispatchKey.CompositeImplicitAutograd, input, pad)
 
 
+def _attention(*args, **kwargs) -> Tensor:
+    own = functools.partial(aten.scaled_dot_product_attention.default._op_dk, DispatchKey.CompositeImplicitAutograd)
+    return attention(own, *args, **kwargs)
+
+
 _instead: dict[OpOverload, dict[DispatchKey, Callable[..., Tensor]]] = {}
 for packet in UPSAMPLINGS:
     _instead[packet.default] = {}
     _instead[packet.vec] = dict.fromkeys(_KEYS, _of_sizes(packet))
     _instead[gradient_of(packet)] = {DispatchKey.Meta: _gradient(packet)}
 _instead[aten._pad_circular.default] = dict.fromkeys(_KEYS, _circular_pad)
-_instead[aten.scaled_dot_product_attention.default] = dict.fromkeys(_KEYS, attention)
+_instead[aten.scaled_dot_product_attention.default] = dict.fromkeys(_KEYS, _attention)

@@ -97,7 +97,8 @@ def terms(case: Attention, kernel: str, is_backward: bool, gpu: Gpu) -> tuple[fl
 
 
 @functools.cache
-def _table() -> dict[str, list[float]]:
+def table() -> dict[str, list[float]]:
+    """Factors of the terms, by kind_of()."""
     return json.loads(TABLE.read_text())
 
 
@@ -105,7 +106,7 @@ def expected_us(case: Attention, kernel: str, gpu: str, with_backward: bool) -> 
     """Expected microseconds, of the backward too if asked for; infinite for a kernel that is not known to take it."""
     total = 0.0
     for is_backward in (False, True) if with_backward else (False,):
-        factors = _table().get(kind_of(kernel, is_backward, case.mask))
+        factors = table().get(kind_of(kernel, is_backward, case.mask))
         if factors is None:
             return math.inf
         total += sum(a * b for a, b in zip(factors, terms(case, kernel, is_backward, GPUS[gpu]), strict=True))
@@ -119,7 +120,7 @@ def expected_us(case: Attention, kernel: str, gpu: str, with_backward: bool) -> 
 def kernels(case: Attention, gpu: str, with_backward: bool) -> list[str]:
     """Kernels that are known to take the case, the one that is expected to take the least time first. PyTorch's own
     choice stays the first if others gain little."""
-    may_write = case.groups == 1 and case.scores and case.keys <= _MOST_KEYS
+    may_write = case.groups == 1 and case.keys <= _MOST_KEYS
     names = ["cudnn", "flash", "efficient", *([WRITTEN] if may_write else [])]
     times = {kernel: expected_us(case, kernel, gpu, with_backward) for kernel in names}
     times["efficient" if times["cudnn"] == math.inf else "cudnn"] *= _LEAST_GAIN
