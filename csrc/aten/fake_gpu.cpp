@@ -11,6 +11,7 @@ namespace {
 
 const c10::Device kGpu{c10::DeviceType::CUDA, 0};
 constexpr int64_t kLongestHead = 256;  // the largest head of PyTorch's flash attention
+constexpr int64_t kLongestHeadOfCudnn = 128;
 
 class FakeGuard final : public c10::impl::NoOpDeviceGuardImpl<c10::DeviceType::CUDA> {
   using Stream = c10::Stream;
@@ -42,7 +43,7 @@ class FakeHooks final : public at::CUDAHooksInterface {
   void init() const override {}
 };
 
-// PyTorch's choice on recent GPUs, except for cuDNN's kernels, which cost about the same.
+// PyTorch's choice on recent GPUs, except that cuDNN's kernels come last.
 int64_t attention_of(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value,
                      const std::optional<at::Tensor>& mask, double, bool, std::optional<double>, bool grouped) {
   if (query.dim() != 4) return int64_t(sdp::SDPBackend::math);
@@ -55,6 +56,8 @@ int64_t attention_of(const at::Tensor& query, const at::Tensor& key, const at::T
     return int64_t(sdp::SDPBackend::flash_attention);
   if (user.userEnabledMemEfficientSDP() && (narrow || type == at::kFloat) && same_heads)
     return int64_t(sdp::SDPBackend::efficient_attention);
+  if (user.userEnabledCuDNNSDP() && narrow && (grouped || same_heads) && query.sym_size(3) <= kLongestHeadOfCudnn)
+    return int64_t(sdp::SDPBackend::cudnn_attention);
   return int64_t(sdp::SDPBackend::math);
 }
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
@@ -13,6 +14,7 @@ from torch._ops import OpOverload
 from torch._prims_common import suggest_memory_format
 
 from ..ir.fx_utils import NEAREST, UPSAMPLINGS, gradient_of
+from .attention import attention
 from .circular_pad import is_indexed, padded
 
 aten = torch.ops.aten
@@ -27,7 +29,7 @@ _KEYS = DispatchKey.Autograd, DispatchKey.CompositeImplicitAutograd
 @contextmanager
 def tracing() -> Iterator[None]:
     """Context in which AOTAutograd traces graphs for this compiler: upsamplings and their gradients are one operator
-    each, and circular pads are reads by an index.
+    each, circular pads are reads by an index, and attention's kernel is chosen.
 
     PyTorch registers kernels in Python for autograd's dispatch key, which only tracing calls. They read each result's
     neighbours by index, so that a gradient adds up to 16 times to elements given by an index: on a GPU in atomic steps,
@@ -82,9 +84,15 @@ def _circular_pad(input: Tensor, pad: Sequence[int]) -> Tensor:
     return aten._pad_circular.default._op_dk(DispatchKey.CompositeImplicitAutograd, input, pad)
 
 
+def _attention(*args, **kwargs) -> Tensor:
+    own = functools.partial(aten.scaled_dot_product_attention.default._op_dk, DispatchKey.CompositeImplicitAutograd)
+    return attention(own, *args, **kwargs)
+
+
 _instead: dict[OpOverload, dict[DispatchKey, Callable[..., Tensor]]] = {}
 for packet in UPSAMPLINGS:
     _instead[packet.default] = {}
     _instead[packet.vec] = dict.fromkeys(_KEYS, _of_sizes(packet))
     _instead[gradient_of(packet)] = {DispatchKey.Meta: _gradient(packet)}
 _instead[aten._pad_circular.default] = dict.fromkeys(_KEYS, _circular_pad)
+_instead[aten.scaled_dot_product_attention.default] = dict.fromkeys(_KEYS, _attention)

@@ -1,0 +1,114 @@
+"""Choose attention's kernel: cuDNN's, flash, memory-efficient, or attention written out, by expected times
+(ir/attention_cost.py). Nothing is timed. PyTorch chooses where a kernel is disabled (torch.nn.attention.sdpa_kernel),
+where algorithms have to be deterministic, for sizes that are symbols, and on GPUs whose times are not known."""
+
+from __future__ import annotations
+
+import functools
+import math
+import warnings
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+from torch.nn.attention import SDPBackend, sdpa_kernel
+
+from ...runtime import gpu as runtime_gpu
+from ...runtime.dtypes import NARROW
+from ..ir.attention_cost import WRITTEN, Attention, kernels
+from ..ir.device_model import GPUS, known_gpu
+from .written_attention import written_out
+
+aten = torch.ops.aten
+
+KERNELS = {
+    "cudnn": SDPBackend.CUDNN_ATTENTION,
+    "flash": SDPBackend.FLASH_ATTENTION,
+    "efficient": SDPBackend.EFFICIENT_ATTENTION,
+}
+_WITHOUT_GPU = "sm_90"  # graphs that are recorded for a GPU that is not there
+
+
+def attention(
+    operator: Callable[..., Tensor],
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attn_mask: Tensor | None = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    *,
+    scale: float | None = None,
+    enable_gqa: bool = False,
+) -> Tensor:
+    """scaled_dot_product_attention by the kernel that is expected to take the least time.
+
+    Args:
+        operator: PyTorch's own, which chooses among the enabled kernels.
+    """
+    case = _case(query, key, value, attn_mask, dropout_p, is_causal, enable_gqa)
+    by_pytorch = functools.partial(
+        operator, query, key, value, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa
+    )
+    gpu = _gpu(query.device) if case is not None else None
+    if case is None or gpu is None or not _is_free():
+        return by_pytorch()
+    needs_grad = torch.is_grad_enabled() and any(each.requires_grad for each in (query, key, value))
+    for kernel in kernels(case, gpu, needs_grad):
+        if kernel == WRITTEN:
+            return written_out(query, key, value, attn_mask, dropout_p, is_causal, scale)
+        if (result := _by_kernel(kernel, by_pytorch)) is not None:
+            return result
+    return by_pytorch()
+
+
+def _by_kernel(kernel: str, by_pytorch: Callable[[], Tensor]) -> Tensor | None:
+    """The result by this kernel; None if it does not support the call."""
+    with sdpa_kernel(KERNELS[kernel]), warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # each says why it does not support the call
+        try:
+            return by_pytorch()
+        except RuntimeError:
+            return None
+
+
+def _is_free() -> bool:
+    """True if the user leaves the choice of kernels open."""
+    cuda = torch.backends.cuda
+    kinds = cuda.flash_sdp_enabled, cuda.mem_efficient_sdp_enabled, cuda.math_sdp_enabled, cuda.cudnn_sdp_enabled
+    return all(is_enabled() for is_enabled in kinds) and not torch.are_deterministic_algorithms_enabled()
+
+
+def _gpu(device: torch.device) -> str | None:
+    """The key of GPUS of a GPU with fitted times; None for others."""
+    if device.type != "cuda" or torch.version.hip:
+        return None
+    if not torch.cuda.is_available():
+        return _WITHOUT_GPU
+    architecture = runtime_gpu.architecture(device.index or 0)
+    gpu = known_gpu(architecture, torch.cuda.get_device_name(device)) if architecture else None
+    return gpu if gpu and GPUS[gpu].has_tma else None
+
+
+def _case(
+    query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, dropout: float, is_causal: bool, enable_gqa: bool
+) -> Attention | None:
+    """The call; None if it is not of four dimensions and 16 bits, if sizes are symbols, or if it is empty."""
+    operands = [each for each in (query, key, value, mask) if each is not None]
+    if any(not isinstance(size, int) for each in operands for size in each.shape) or query.dtype not in NARROW:
+        return None
+    if any(each.dim() != 4 or each.dtype != query.dtype for each in (query, key, value)) or value.shape != key.shape:
+        return None
+    batch, heads, queries, head_size = query.shape
+    groups = heads // key.shape[1] if enable_gqa and key.shape[1] else 1
+    if key.shape[1] * groups != heads or key.shape[0] != batch or key.shape[-1] != head_size:
+        return None
+    if not math.prod((*query.shape, *key.shape)):
+        return None
+    kind = "causal" if is_causal else "none"
+    if mask is not None:
+        kind = "mask" if mask.dtype == torch.bool else "bias_grad" if mask.requires_grad else "bias"
+        if is_causal or mask.dim() > 4:
+            return None
+    is_shared = mask is None or mask.dim() < 4 or mask.shape[0] == 1 or mask.stride(0) == 0
+    return Attention(batch, heads, groups, queries, key.shape[2], head_size, kind, bool(dropout), is_shared)
