@@ -268,3 +268,61 @@ def test_wrong_arguments():
             torch_reformer.training_step(model, loss_of, optimizer, **options)
     with pytest.raises(TypeError):
         torch_reformer.training_step(loss_of, loss_of, optimizer)
+
+
+@pytest.mark.parametrize("name", sorted(training_models.MODELS.keys() - {"decision"}))
+def test_models(name):
+    """Models of all kinds, by SGD: its parameters are as far from eager's as gradients are."""
+    one, inputs = training_models.make(name)
+    one = one.double()
+    inputs = [tensor.double() if tensor.is_floating_point() else tensor for tensor in inputs]
+    other = copy.deepcopy(one)
+
+    def loss(model, *batch):
+        return model(*batch)
+
+    step = torch_reformer.training_step(other, loss, torch.optim.SGD(other.parameters(), 1e-3, momentum=0.9))
+    expected = eager(one, torch.optim.SGD(one.parameters(), 1e-3, momentum=0.9), loss, [inputs] * 4)
+    same([step(*inputs) for _ in range(4)], expected)
+    assert step.reason is None
+    same([*other.state_dict().values()], [*one.state_dict().values()])
+
+
+def test_batches_of_another_size():
+    one, other = net(), net()
+    data = [batch for rows in (4, 3, 5, 6, 4) for batch in batches(2, rows)]
+    step = torch_reformer.training_step(other, loss_of, OPTIMIZERS["adamw"](other.parameters()))
+    expected = eager(one, OPTIMIZERS["adamw"](one.parameters()), loss_of, data)
+    same([step(*batch) for batch in data], expected)
+    assert step.reason is None
+
+
+def test_checkpoints_run_by_two_plans():
+    one, other = net(), net()
+
+    def loss(model, x, y):
+        return F.cross_entropy(torch.utils.checkpoint.checkpoint(model, x, use_reentrant=False), y)
+
+    step = torch_reformer.training_step(other, loss, OPTIMIZERS["sgd"](other.parameters()))
+    with pytest.warns(UserWarning, match="checkpoint"):
+        losses = [step(*batch) for batch in batches(3)]
+    expected = eager(one, OPTIMIZERS["sgd"](one.parameters()), loss_of, batches(3))
+    same(losses, expected)
+
+
+def test_other_parameters_of_the_model():
+    """A parameter that takes another's place is trained if the optimizer has it."""
+    one, other = net(), net()
+    optimizers = [OPTIMIZERS["sgd"](model.parameters()) for model in (one, other)]
+    step = torch_reformer.training_step(other, loss_of, optimizers[1])
+    data = batches(4)
+    eager(one, optimizers[0], loss_of, data[:2])
+    for batch in data[:2]:
+        step(*batch)
+    for model, optimizer in zip((one, other), optimizers, strict=True):
+        model.head.weight = nn.Parameter(model.head.weight.detach() * 2)
+        optimizer.add_param_group({"params": [model.head.weight]})
+    eager(one, optimizers[0], loss_of, data[2:])
+    for batch in data[2:]:
+        step(*batch)
+    same([*other.state_dict().values()], [*one.state_dict().values()])

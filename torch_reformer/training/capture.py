@@ -51,6 +51,8 @@ class StepBackend:
         self._sums, self._is_last, self._keep, self._mode, self._report = sums, is_last, keep, mode, report
 
     def __call__(self, module: GraphModule, inputs: list[Any]) -> Callable:
+        if module.graph.find_nodes(op="call_function", target=torch.ops.higher_order.tag_activation_checkpoint):
+            raise NotImplementedError("one plan recomputes nothing, so it would keep what a checkpoint drops")
         nodes = module.graph.find_nodes(op="placeholder")
         real = [node.meta["grapharg"].example for node in nodes]
         fake_mode = detect_fake_mode(inputs)

@@ -1,4 +1,4 @@
-"""An optimizer's update as operators at the end of a plan: PyTorch's fused operators, one for all tensors of a group."""
+"""An optimizer's update at the end of a plan, by PyTorch's fused operators: one for all tensors of a group."""
 
 from __future__ import annotations
 
