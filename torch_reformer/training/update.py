@@ -45,7 +45,7 @@ def _adagrad(graph: Graph, group: dict, params: list, grads: list, states: dict[
 _UPDATES: dict[type, Callable] = {Adam: _adam, SGD: _sgd, Adagrad: _adagrad}
 
 
-def _kind(optimizer: Optimizer) -> type | None:
+def _kind(optimizer: Optimizer) -> type:
     return Adam if type(optimizer) is AdamW else type(optimizer)
 
 
@@ -151,8 +151,8 @@ class Update:
                 self._rates[number].copy_(rate.detach())
                 self._values[number] = None
             elif float(rate) != self._values[number]:
-                self._values[number] = float(rate)
-                self._rates[number].fill_(self._values[number])
+                self._values[number] = value = float(rate)
+                self._rates[number].fill_(value)
 
     def append(self, graph: Graph, params: Sequence[tuple[nn.Parameter, Node, Node]], inputs: Sequence[Node]) -> None:
         """Add the update's operators at the end of a graph.
