@@ -11,6 +11,7 @@ from .override import disable, enable
 from .problem import ConvProblem
 from .runtime.config import config
 from .selector import weights_file
+from .training.step import TrainingStep, training_step
 from .tuning.explain import explain
 from .tuning.recording import record_problems
 from .version import VERSION
@@ -35,6 +36,8 @@ __all__ = [
     "program",
     "record_problems",
     "stitch",
+    "TrainingStep",
+    "training_step",
     "unconvert",
     "unfuse",
 ]

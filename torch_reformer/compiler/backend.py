@@ -17,7 +17,12 @@ import torch
 from torch import nn
 from torch._dynamo.backends.common import aot_autograd
 from torch._functorch import config as functorch_config
-from torch._functorch.aot_autograd import SerializableAOTDispatchCompiler, aot_function, make_boxed_func
+from torch._functorch.aot_autograd import (
+    SerializableAOTDispatchCompiler,
+    aot_function,
+    aot_module_simplified,
+    make_boxed_func,
+)
 from torch._guards import TracingContext
 from torch.fx import GraphModule
 
@@ -27,7 +32,7 @@ from .decompositions.table import decompositions
 from .decompositions.tracing import tracing
 from .ir.stages import reset
 from .pipeline import compile_graph, partition, pre_grad
-from .runtime.compiled import Compiled, cached_by
+from .runtime.compiled import Compiled, Uncached, cached_by
 
 if TYPE_CHECKING:
     from .analysis.report import Report
@@ -202,6 +207,45 @@ def backend_of(compiled: Callable) -> Callable:
             return compiler(module, inputs)
 
     return backend
+
+
+def compile_step(
+    step: Callable[..., list],
+    inputs: list,
+    append: Callable[[GraphModule], int],
+    fixed: int,
+    mode: str | None,
+    report: Callable[[Report], Any] | None,
+) -> Callable[..., list]:
+    """Plan a function that computes gradients inside of itself, as one graph.
+
+    Args:
+        inputs: fake inputs, none of which requires a gradient.
+        append: adds operators that write inputs in place to the end of the traced graph. It may drop the last results,
+            and returns their number.
+        fixed: the number of inputs that keep their addresses. They come first; only these may be written.
+    """
+    graphs = None
+    if mode == "reduce-overhead":
+        from .runtime.cuda_graphs import CudaGraphs  # imports much of Inductor
+
+        graphs = CudaGraphs()
+
+    def compiler(module: GraphModule, inputs: list) -> Compiled:
+        recorded = graphs.step(module, inputs, fixed) if graphs else None
+        dropped = append(module)
+        run = compile_graph(module, report)
+        run = recorded(run) if recorded else run
+        return Uncached(lambda args: [*run(args), *[None] * dropped])  # AOTAutograd counts the results
+
+    class Step(nn.Module):
+        def forward(self, *args):
+            return step(*args)
+
+    config = _AOT_CONFIG | {"enable_autograd_cache": False}
+    options = {name: value for name, value in _AOT_OPTIONS.items() if name != "partition_fn"}
+    with functorch_config.patch(config), _compiling(), torch.no_grad():
+        return aot_module_simplified(Step(), inputs, compiler, inference_compiler=compiler, **options)
 
 
 def _reset() -> None:

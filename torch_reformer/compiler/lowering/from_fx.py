@@ -180,9 +180,11 @@ class _Lowering:
             for argument, arg in zip(schema.arguments, args, strict=False)
         ]
         written = tuple(
-            arg
+            view
             for argument, arg in zip(schema.arguments, args, strict=False)
-            if argument.alias_info is not None and argument.alias_info.is_write and isinstance(arg, View)
+            if argument.alias_info is not None and argument.alias_info.is_write
+            for view in (arg if isinstance(arg, list) else [arg])
+            if isinstance(view, View)
         )
         nothing = Layout((0,), (1,)), torch.float32, torch.device("cpu")
         call = Call(target, tuple(args), kwargs, tuple(lengths), written)

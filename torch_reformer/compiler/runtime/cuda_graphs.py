@@ -6,7 +6,7 @@ in ``cudagraph_capture_sizes`` only, or, with ``cudagraph_skip_dynamic_graphs``,
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -45,6 +45,22 @@ class CudaGraphs:
             return announced
         recorded = self._recorded(run, module, inputs, fixed, is_inference=False, is_backward=True)
         return RecordedBackward(recorded, announced)
+
+    def step(self, module: GraphModule, inputs: list, fixed: int) -> Callable[[Compiled], Compiled] | None:
+        """A function that records a whole training step, which writes the inputs that keep their addresses; None if it
+        may not be recorded."""
+        if self._is_skipped(module, inputs, fixed):
+            return None
+        options = {
+            "device_index": cudagraphs.get_device_index(module),
+            "stack_traces": cudagraphs.get_stack_traces(module),
+            "placeholders": get_placeholder_info(module.graph),
+            "mutated_input_idxs": set(range(fixed)),
+            "is_inference": True,
+            "is_backward": False,
+        }
+        numbers = [*map(_is_number, inputs)]
+        return lambda run: Recorded(run, numbers, range(fixed), options)
 
     @staticmethod
     def _is_skipped(module: GraphModule, inputs: list, fixed: int) -> bool:

@@ -1,0 +1,188 @@
+"""One plan of a training step: the backend that torch.compile calls with the graph of a loss."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch._guards import TracingContext, detect_fake_mode
+from torch._subclasses.fake_tensor import FakeTensor
+from torch.fx import GraphModule
+
+from ..compiler.backend import compile_step
+from .update import Update
+
+
+def clipped(grads: Sequence[Tensor], most: float) -> list[Tensor]:
+    """Gradients as torch.nn.utils.clip_grad_norm_ leaves them: one pass for the norms, one for the products."""
+    norms = [torch.linalg.vector_norm(grad) for grad in grads]
+    total = torch.linalg.vector_norm(torch.stack([norm.to(norms[0].device) for norm in norms]))
+    factor = torch.clamp(most / (total + 1e-6), max=1.0)
+    return [grad * factor.to(grad.dtype) for grad in grads]
+
+
+class StepBackend:
+    """A backend for torch.compile that runs the whole step for the graph of a loss.
+
+    Args:
+        update: the update; None if the step gives gradients only.
+        share: the factor of the loss, one over the number of micro-batches.
+        sums: gradients of earlier micro-batches by parameter; None if there is one micro-batch.
+        is_last: whether the update follows.
+        keep: what gets the gradients by parameter; None if nobody does.
+    """
+
+    def __init__(
+        self,
+        trained: set[nn.Parameter],
+        update: Update | None,
+        *,
+        clip: float | None,
+        share: float,
+        sums: dict[nn.Parameter, Tensor] | None,
+        is_last: bool,
+        keep: Callable[[list[nn.Parameter], list[Tensor]], None] | None,
+        mode: str | None,
+        report: Callable | None,
+    ):
+        self._trained, self._update, self._clip, self._share = trained, update, clip, share
+        self._sums, self._is_last, self._keep, self._mode, self._report = sums, is_last, keep, mode, report
+
+    def __call__(self, module: GraphModule, inputs: list[Any]) -> Callable:
+        if module.graph.find_nodes(op="call_function", target=torch.ops.higher_order.tag_activation_checkpoint):
+            raise NotImplementedError("one plan recomputes nothing, so it would keep what a checkpoint drops")
+        nodes = module.graph.find_nodes(op="placeholder")
+        real = [node.meta["grapharg"].example for node in nodes]
+        fake_mode = detect_fake_mode(inputs)
+        examples = [_fake(tensor, fake_mode) for tensor in inputs]
+        places = [place for place, tensor in enumerate(real) if isinstance(tensor, Tensor) and tensor in self._trained]
+        places = self._with_gradients(module, examples, places)
+        params = [real[place] for place in places]
+        update = self._update if self._is_last else None
+        sums = [self._sum(param) for param in params] if self._sums is not None else []
+        state = update.tensors(params) if update else []
+        # What keeps its address comes first: parameters and buffers, sums and state.
+        order = sorted(range(len(real)), key=lambda place: not _is_static(real[place]))
+        fixed = sum(map(_is_static, real)) + len(sums) + len(state)
+        first, rest = order[: fixed - len(sums) - len(state)], order[fixed - len(sums) - len(state) :]
+        extra = [fake_mode.from_tensor(tensor, static_shapes=True) for tensor in (*sums, *state)]
+        fakes = [*_detached(examples, first), *extra, *_detached(examples, rest)]
+        at = {place: number for number, place in enumerate([*first, *[None] * len(extra), *rest])}
+        results = len(_results(module))
+
+        def step(*flat):
+            inputs = [flat[at[place]] for place in range(len(real))]
+            grads, outputs = self._gradients(module, inputs, places)
+            before = flat[len(first) : len(first) + len(sums)]
+            with torch.no_grad():
+                if sums and self._is_last:
+                    grads = [one + grad for one, grad in zip(before, grads, strict=True)]
+                if self._clip is not None and self._is_last:
+                    grads = clipped(grads, self._clip)
+            return [*outputs, *grads]
+
+        gives_grads = self._keep is not None and self._is_last
+
+        def append(graph_module: GraphModule) -> int:
+            """Add what writes in place after all else. Drop gradients that nobody gets, and return their number."""
+            graph, output = graph_module.graph, graph_module.graph.output_node()
+            nodes = graph.find_nodes(op="placeholder")
+            outputs = _results(graph_module)
+            grads = outputs[results:]
+            before = nodes[len(first) : len(first) + len(sums)]
+            if update:
+                owned = [nodes[at[place]] for place in places]
+                inputs = nodes[len(first) + len(sums) : len(first) + len(extra)]
+                update.append(graph, list(zip(params, owned, grads, strict=True)), inputs)
+            if sums:
+                with graph.inserting_before(output):
+                    if self._is_last:
+                        graph.call_function(torch.ops.aten._foreach_zero_.default, (list(before),))
+                    else:
+                        graph.call_function(torch.ops.aten._foreach_add_.List, (list(before), grads))
+            if gives_grads:
+                return 0
+            output.args = (outputs[:results],)
+            return len(grads)
+
+        compiled = compile_step(step, fakes, append, fixed, self._mode, self._report)
+
+        def run(*args):
+            state = update.tensors(params) if update else ()
+            if any(args[place] is not param for place, param in zip(places, params, strict=True)):
+                raise ChangedParameters
+            with torch.no_grad():
+                flat = [*(args[place] for place in first), *sums, *state, *(args[place] for place in rest)]
+                outputs = compiled(*flat)
+                if update:
+                    torch.autograd.graph.increment_version([*params, *state])
+            if gives_grads and self._keep:
+                self._keep(params, list(outputs[results:]))
+            return tuple(outputs[:results])
+
+        return run
+
+    def _sum(self, param: nn.Parameter) -> Tensor:
+        if param not in self._sums:
+            self._sums[param] = torch.zeros_like(param, requires_grad=False)
+        return self._sums[param]
+
+    def _with_gradients(self, module: GraphModule, examples: list, places: list[int]) -> list[int]:
+        """Those of the places whose inputs the loss depends on."""
+        with detect_fake_mode(examples), torch.enable_grad():
+            leaves = {place: examples[place].detach().clone().requires_grad_() for place in places}
+            copies = [leaves.get(place, _copied(tensor)) for place, tensor in enumerate(examples)]
+            loss = module(*copies)[0]
+            if not isinstance(loss, Tensor) or loss.dim() or not loss.requires_grad:
+                raise ValueError("a training step needs a loss that is one number and depends on parameters")
+            grads = torch.autograd.grad(loss, list(leaves.values()), allow_unused=True)
+        return [place for place, grad in zip(places, grads, strict=True) if grad is not None]
+
+    def _gradients(self, module: GraphModule, inputs: list, places: list[int]) -> tuple[Sequence[Tensor], list]:
+        with torch.enable_grad():
+            leaves = {place: inputs[place].detach().requires_grad_() for place in places}
+            outputs = module(*(leaves.get(place, tensor) for place, tensor in enumerate(inputs)))
+            loss = outputs[0] if self._share == 1 else outputs[0] * self._share
+            grads = torch.autograd.grad(loss, list(leaves.values()))
+        with torch.no_grad():
+            shaped = [_like(grad, inputs[place]) for grad, place in zip(grads, places, strict=True)]
+        return shaped, [output.detach() if isinstance(output, Tensor) else output for output in outputs]
+
+
+class ChangedParameters(Exception):
+    """The model has other parameters than those that its plan was made for."""
+
+
+def _fake(value: Any, fake_mode: Any) -> Any:
+    """The value as Dynamo traced it: with the symbols of its sizes."""
+    if not isinstance(value, Tensor) or isinstance(value, FakeTensor):
+        return value
+    context = TracingContext.get().tensor_to_context.get(value)
+    return fake_mode.from_tensor(value, static_shapes=context is None, symbolic_context=context)
+
+
+def _results(module: GraphModule) -> list[Any]:
+    results: Any = module.graph.output_node().args[0]
+    return list(results)
+
+
+def _is_static(tensor: Any) -> bool:
+    """True for parameters and buffers, which Dynamo marks."""
+    return isinstance(tensor, nn.Parameter) or getattr(tensor, "_dynamo_static_input_type", None) is not None
+
+
+def _detached(examples: list, places: list[int]) -> list:
+    return [examples[place].detach() if isinstance(examples[place], Tensor) else examples[place] for place in places]
+
+
+def _copied(value: Any) -> Any:
+    return value.detach().clone() if isinstance(value, Tensor) else value
+
+
+def _like(grad: Tensor, param: Tensor) -> Tensor:
+    """The gradient with the strides of its parameter, as fused operators expect."""
+    if grad.stride() == param.stride():
+        return grad
+    return torch.empty_strided(param.shape, param.stride(), dtype=grad.dtype, device=grad.device).copy_(grad)

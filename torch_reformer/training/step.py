@@ -1,0 +1,296 @@
+"""A training step that runs as one plan: forward, backward, clipping and the optimizer's update."""
+
+from __future__ import annotations
+
+import itertools
+import warnings
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+from torch.utils._pytree import tree_map_only
+
+from .update import MissingState, Update, settings, why_apart
+
+if TYPE_CHECKING:
+    from ..compiler.analysis.report import Report
+
+MOST_PLANS = 4  # made anew because settings of the optimizer changed
+_numbers = itertools.count()
+
+
+class TrainingStep:
+    """What :func:`training_step` returns. Call it with a batch.
+
+    Attributes:
+        reports: of planned graphs, which are added as the step runs.
+        reason: why steps run by two plans and the optimizer's step(); None if they run by one.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        loss: Callable[..., Any],
+        optimizer: Optimizer,
+        clip_grad_norm: float | None,
+        accumulate: int,
+        mode: str | None,
+        memory_budget: float,
+        keep_grads: bool,
+    ):
+        self.model, self.optimizer, self.reason = model, optimizer, None
+        self.reports: list[Report] = []
+        self._loss, self._clip, self._accumulate, self._mode = loss, clip_grad_norm, accumulate, mode
+        self._budget, self._keeps = memory_budget, keep_grads
+        self._apart_loss: Callable | None = None
+        self._plans, self._settings = 0, None
+        self._has_begun = False
+        self._earlier: Any = None  # of micro-batches before the last
+        self._why_update: str | None = None
+        if memory_budget < 1:
+            self._go_apart("a memory budget below 1 needs a forward and a backward")
+
+    def __call__(self, *batch):
+        with torch.enable_grad():
+            if self.reason is not None:
+                return self._apart(self._compiled_loss(), batch)
+            self._prepare()
+            if self._update and not self._has_begun:
+                self._has_begun = True
+                if not self._update.has_state():
+                    return self._apart(self._loss, batch)
+            return self._whole(batch)
+
+    def _prepare(self) -> None:
+        """Make functions to compile, anew if settings of the optimizer have changed."""
+        why = why_apart(self.optimizer)
+        current = [why, settings(self.optimizer) if why is None else None]
+        if current == self._settings:
+            return
+        self._plans += 1
+        if self._plans > MOST_PLANS and why is None:
+            why = "settings of the optimizer other than the learning rate change again and again"
+        if why is not None and self._why_update is None:
+            warnings.warn(f"the optimizer's step() runs after the plan: {why}", stacklevel=4)
+        self._why_update = why
+        self._settings, self._sums = current, {}
+        self._update = Update(self.optimizer) if why is None else None
+        self._has_begun = False
+        self._last = self._compiled(is_last=True)
+        self._earlier = self._compiled(is_last=False) if self._accumulate > 1 else None
+
+    def _compiled(self, is_last: bool) -> Callable:
+        from .capture import StepBackend  # imports Dynamo, which takes seconds
+
+        trained = {param for group in self.optimizer.param_groups for param in group["params"] if param.requires_grad}
+        needs_grads = self._keeps or self._update is None
+        backend = StepBackend(
+            trained,
+            self._update,
+            clip=self._clip,
+            share=1 / self._accumulate,
+            sums=self._sums if self._accumulate > 1 else None,
+            is_last=is_last,
+            keep=_set_grads if needs_grads else None,
+            mode=self._mode,
+            report=self.reports.append,
+        )
+        model, loss = self.model, self._loss
+
+        def run(*batch):
+            result = loss(model, *batch)
+            return (result[0] if isinstance(result, (tuple, list)) else result), result
+
+        # Code of its own, so that steps share no limit on recompilations.
+        run.__code__ = run.__code__.replace(co_name=f"training_step_{next(_numbers)}")
+        return torch.compile(run, backend=backend, fullgraph=True)
+
+    def _whole(self, batch: tuple):
+        from torch._dynamo.exc import FailOnRecompileLimitHit, TorchDynamoException
+
+        from .capture import ChangedParameters
+
+        parts = [*self._parts(batch)]
+        results = []
+        for param in self._trained() if self._update is None or self._keeps else ():
+            param.grad = None
+        try:
+            for part in parts[:-1]:
+                results.append(self._earlier(*part)[1])
+            results.append(self._last(*parts[-1])[1])
+        except (MissingState, ChangedParameters):
+            self._settings = None
+            self._drop_sums()
+            return self._apart(self._loss, batch)
+        except (TorchDynamoException, FailOnRecompileLimitHit) as error:
+            if isinstance(
+                error.__cause__ or getattr(error, "inner_exception", None), (MissingState, ChangedParameters)
+            ):
+                self._settings = None
+                return self._apart(self._loss, batch)
+            self._drop_sums()
+            result = self._apart(self._compiled_loss(), batch)  # raises what the loss raises
+            self._go_apart(_sentence(error))
+            return result
+        except BaseException:
+            self._drop_sums()
+            raise
+        if self._update is None:
+            self.optimizer.step()
+        else:
+            setattr(self.optimizer, "_opt_called", True)  # noqa: B010, schedulers look at it
+        if not self._keeps:
+            self._drop_grads()
+        return _joined(results)
+
+    def _apart(self, loss: Callable, batch: tuple):
+        """Run the step by autograd and the optimizer's own step()."""
+        self._drop_grads()
+        results = []
+        for part in self._parts(batch):
+            result = loss(self.model, *part)
+            first = result[0] if isinstance(result, (tuple, list)) else result
+            (first / self._accumulate if self._accumulate > 1 else first).backward()
+            results.append(_detached(result))
+        if self._clip is not None:
+            trained = [param for param in self._trained() if param.grad is not None]
+            torch.nn.utils.clip_grad_norm_(trained, self._clip)
+        self.optimizer.step()
+        if not self._keeps:
+            self._drop_grads()
+        return _joined(results)
+
+    def _compiled_loss(self) -> Callable:
+        if self._apart_loss is None:
+            options = {"memory_budget": self._budget, "report": self.reports.append}
+            from ..compiler.backend import reformer
+
+            loss = self._loss
+
+            def run(model, *batch):
+                return loss(model, *batch)
+
+            run.__code__ = run.__code__.replace(co_name=f"training_loss_{next(_numbers)}")
+            self._apart_loss = torch.compile(
+                run, backend=lambda module, inputs: reformer(module, inputs, mode=self._mode, options=options)
+            )
+        return self._apart_loss
+
+    def _go_apart(self, reason: str) -> None:
+        self.reason = reason
+        warnings.warn(f"the training step runs by two plans and the optimizer's step(): {reason}", stacklevel=4)
+
+    def _trained(self) -> Iterator[nn.Parameter]:
+        return (param for group in self.optimizer.param_groups for param in group["params"])
+
+    def _drop_grads(self) -> None:
+        for param in self._trained():
+            param.grad = None
+
+    def _drop_sums(self) -> None:
+        for tensor in self._sums.values():
+            tensor.zero_()
+
+    def _parts(self, batch: tuple) -> Iterator[tuple]:
+        """Micro-batches: parts of the batch's tensors along their first dimension."""
+        count = self._accumulate
+        if count == 1:
+            yield batch
+            return
+        for tensor in batch:
+            if isinstance(tensor, Tensor) and tensor.dim() and tensor.shape[0] % count:
+                raise ValueError(f"training_step: {tensor.shape[0]} rows of a batch are no multiple of {count}")
+        for number in range(count):
+            yield tuple(
+                tensor.chunk(count)[number] if isinstance(tensor, Tensor) and tensor.dim() else tensor
+                for tensor in batch
+            )
+
+
+def _set_grads(params: list[nn.Parameter], grads: list[Tensor]) -> None:
+    for param, grad in zip(params, grads, strict=True):
+        param.grad = grad
+
+
+def _detached(result: Any) -> Any:
+    return tree_map_only(Tensor, Tensor.detach, result)
+
+
+def _joined(results: list) -> Any:
+    """The step's result: the mean of the micro-batches' losses, and lists of what the loss gives besides."""
+    if len(results) == 1:
+        return results[0]
+    if not isinstance(results[0], (tuple, list)):
+        return torch.stack(results).mean()
+    losses, *others = zip(*results, strict=True)
+    return (torch.stack(losses).mean(), *map(list, others))
+
+
+def _sentence(error: Exception) -> str:
+    """Why a loss was not planned, and what the user can do, in one sentence."""
+    inner = getattr(error, "inner_exception", None)
+    if inner is not None:
+        return f"the step could not be planned as one graph ({type(inner).__name__}: {_first_line(inner)})"
+    return (
+        f"the loss is not one graph ({_first_line(error)}): write branches on values of tensors by torch.where, and "
+        "leave .item(), print() and the like out of it"
+    )
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).strip().split("\n")[0]
+
+
+def training_step(
+    model: nn.Module,
+    loss: Callable[..., Any],
+    optimizer: Optimizer,
+    *,
+    clip_grad_norm: float | None = None,
+    accumulate: int = 1,
+    mode: str | None = None,
+    memory_budget: float = 1.0,
+    keep_grads: bool = False,
+) -> TrainingStep:
+    """A function that runs a whole training step as one plan: forward, backward, clipping and the optimizer's update.
+
+    ``step = training_step(model, loss, optimizer); step(*batch)`` does what ``optimizer.zero_grad();
+    loss(model, *batch).backward(); optimizer.step()`` does, and returns the loss, without a gradient. Parameters,
+    buffers and ``optimizer.state_dict()`` stay where they are. Learning rates may change at any time. The first step
+    runs by PyTorch if the optimizer has not made its state yet.
+
+    Args:
+        model: any module.
+        loss: called as ``loss(model, *batch)``. It gives the loss, one number, or a tuple that begins with it; the
+            step returns the same.
+        optimizer: Adam, AdamW, SGD, or Adagrad on CPUs. The step() of others runs after the plan, with a warning.
+        clip_grad_norm: the largest norm of all gradients, as of torch.nn.utils.clip_grad_norm_.
+        accumulate: the number of micro-batches into which a batch is split along the first dimension of its tensors.
+            The loss is the mean of theirs; what the loss gives besides comes in lists.
+        mode: None, "default", or "reduce-overhead", which records the step as a CUDA graph.
+        memory_budget: as the backend's option. Below 1 the step is two plans and the optimizer's step().
+        keep_grads: whether parameters have their gradients after a step; otherwise ``grad`` is None.
+
+    Raises:
+        TypeError: `model` is no module or `optimizer` no optimizer of PyTorch's.
+        ValueError: an unknown mode, or a number that is out of range.
+        NotImplementedError: the model is distributed (DDP, FSDP).
+    """
+    if not isinstance(model, nn.Module) or not isinstance(optimizer, Optimizer):
+        raise TypeError("training_step takes a torch.nn.Module, a loss, and a torch.optim.Optimizer")
+    if isinstance(model, nn.parallel.DistributedDataParallel) or any(
+        hasattr(param, "device_mesh") for group in optimizer.param_groups for param in group["params"]
+    ):
+        raise NotImplementedError(
+            "training_step: DDP and FSDP are not supported; use torch.compile(backend='reformer')"
+        )
+    if isinstance(accumulate, bool) or not isinstance(accumulate, int) or accumulate < 1:
+        raise ValueError(f"training_step: accumulate must be a whole number from 1 on, got {accumulate!r}")
+    if clip_grad_norm is not None and not clip_grad_norm > 0:
+        raise ValueError(f"training_step: clip_grad_norm must be positive, got {clip_grad_norm!r}")
+    from ..compiler.backend import check_memory_budget, known_mode  # imports Dynamo, which takes seconds
+
+    mode, memory_budget = known_mode(mode), check_memory_budget(memory_budget)
+    return TrainingStep(model, loss, optimizer, clip_grad_norm, accumulate, mode, memory_budget, keep_grads)
