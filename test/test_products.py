@@ -172,10 +172,10 @@ def test_candidates_run_the_program(no_products):
     assert sums["aten"] is None and sums["gpu_tma_gemm_pingpong_128x192"] is not None
 
 
-def test_siblings_are_products_of_the_same_widths():
-    keys = ["gemm-64-32-16-tn-BF16", "gemm-96-32-16-nn-FP16", "gemm-8-32-16-tn-BF16+bias"]
-    of = [geometry_group(ConvProblem.parse(key.partition("+")[0])) for key in [*keys, "gemm-64-16-32-tn-BF16"]]
-    assert of[0] == of[1] == of[2] != of[3]
+def test_siblings_are_products_of_a_weight():
+    keys = ["gemm-64-32-16-tn-BF16", "gemm-96-16-32-nn-FP16", "gemm-32-16-8-nt-BF16", "gemm-64-16-32-tn-BF16"]
+    groups = [geometry_group(ConvProblem.parse(key)) for key in keys]
+    assert groups[0] == groups[1] == groups[2] != groups[3]
 
 
 def test_kinds_of_records_are_not_mixed():
