@@ -62,7 +62,7 @@ def test_code_of_docs_runs(page, code):
 
 def test_pages_have_code():
     assert {page for page in PAGES if fenced("python", page)} == {
-        *("README.md", "docs/api.md", "docs/compiler.md", "docs/faq.md", "docs/programs.md"),
+        *("README.md", "docs/api.md", "docs/compiler.md", "docs/faq.md", "docs/programs.md", "docs/training_step.md"),
     }
 
 

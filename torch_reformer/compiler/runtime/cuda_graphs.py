@@ -53,14 +53,19 @@ class CudaGraphs:
             return None
         options = {
             "device_index": cudagraphs.get_device_index(module),
-            "stack_traces": cudagraphs.get_stack_traces(module),
             "placeholders": get_placeholder_info(module.graph),
             "mutated_input_idxs": set(range(fixed)),
             "is_inference": True,
             "is_backward": False,
         }
         numbers = [*map(_is_number, inputs)]
-        return lambda run: Recorded(run, numbers, range(fixed), options)
+
+        def recorded(run: Compiled) -> Recorded:
+            # One for each result of what runs, of which the graph may have lost some since it was checked.
+            stack_traces = cudagraphs.get_stack_traces(module)
+            return Recorded(run, numbers, range(fixed), options | {"stack_traces": stack_traces})
+
+        return recorded
 
     @staticmethod
     def _is_skipped(module: GraphModule, inputs: list, fixed: int) -> bool:
