@@ -56,3 +56,13 @@ def test_counter_imported_before_the_package():
     code = "import torch, torch.utils.flop_counter as counter, torch_reformer\n"
     code += "assert torch.ops.reformer.conv2d in counter.flop_registry"
     subprocess.run([sys.executable, "-c", code], cwd=Path(__file__).parent.parent, check=True, timeout=120)
+
+
+def test_products_with_a_wider_result():
+    """PyTorch's own formula takes the data type for the result's shape, and raises."""
+    one, other = (torch.empty(size, device="meta", dtype=torch.bfloat16) for size in ((2, 3, 4), (2, 4, 5)))
+    with FlopCounterMode(display=False) as counter:
+        torch.bmm(one, other, out_dtype=torch.float32)
+        torch.baddbmm(torch.empty(2, 3, 5, device="meta"), one, other, out_dtype=torch.float32)
+        torch.mm(one[0], other[0])
+    assert counter.get_total_flops() == 2 * 5 * 3 * 4 * 5

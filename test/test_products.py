@@ -258,6 +258,20 @@ def test_measured_products_are_records(no_products):
     assert math.exp(sum(slow) / len(slow)) < 1.03
 
 
+def test_the_shipped_weights():
+    """Their choices are rarely far from the fastest: on an H100 whose times they were trained on, and on an H200."""
+    h100 = RESULTS.parents[1] / "h100"
+    trained_on = [each for name in ("products", "products-drawn") for each in read_timings(h100 / f"{name}.fdb.txt.xz")]
+    for device, records in (("sm_90:H100", trained_on), ("sm_90", measured_records())):
+        slow = []
+        for each in records:
+            name = chosen(each.epilogue, device, each.problem) if each.epilogue else _alone(each.problem, device)
+            if name in each.times:  # not all tiles are in the table of an H200
+                slow.append(math.log(each.times[name] / min(each.times.values())))
+        assert len(slow) > 0.95 * len(records)
+        assert math.exp(sum(slow) / len(slow)) < 1.03
+
+
 @pytest.fixture
 def two_ways(monkeypatch):
     """On a CPU: PyTorch's convolution and the tests' oracle, each before a kernel of the program's own."""

@@ -6,7 +6,7 @@ from __future__ import annotations
 import importlib.util
 import math
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from types import ModuleType
 from typing import Any
 
@@ -15,7 +15,7 @@ import torch
 from . import fake
 
 COUNTER = "torch.utils.flop_counter"
-_ops = torch.ops.reformer
+_ops, aten = torch.ops.reformer, torch.ops.aten
 
 
 def _flops(output: Sequence[int], weight: Sequence[int]) -> int:
@@ -32,7 +32,20 @@ def _conv2d_epilogue(input, weight, tensors, program, *geometry, **_) -> int:
     return _conv2d(input, weight, None, *geometry)
 
 
+def _without_types(count: Callable[..., int]) -> Callable[..., int]:
+    """A formula of PyTorch's for an operator that may also be called with its result's data type, which the formula
+    would take for the result's shape (``bmm.dtype``)."""
+
+    def formula(*args, **kwargs) -> int:
+        return count(*(each for each in args if not isinstance(each, torch.dtype)), **kwargs)
+
+    return formula
+
+
 def _register(counter: Any) -> None:
+    registry = counter.flop_registry
+    for product in (aten.mm, aten.addmm, aten.bmm, aten.baddbmm):  # plans call them with a type
+        registry[product] = _without_types(registry[product])
     counter.register_flop_formula(_ops.conv2d)(_conv2d)
     counter.register_flop_formula(_ops.conv2d_epilogue)(_conv2d_epilogue)
     counter.register_flop_formula(_ops.conv2d_input_grad)(lambda _, weight, grad, *__, **___: _flops(grad, weight))

@@ -165,8 +165,6 @@ def flops_of_operator(operator) -> Callable | None:
     """PyTorch's counter of an operator's flops, called with its arguments, and its result as `out_val`; or None."""
     from torch.utils.flop_counter import flop_registry  # here, as it imports Triton where that is installed
 
-    if operator is torch.ops.aten.bmm.dtype:  # PyTorch's counter takes the data type for the result's shape
-        return lambda one, other, _, **result: flop_registry[torch.ops.aten.bmm](one, other, **result)
     packet = getattr(operator, "overloadpacket", None)
     return flop_registry.get(_COUNTED_AS.get(packet, packet))
 
