@@ -310,6 +310,38 @@ def test_checkpoints_run_by_two_plans():
     same(losses, expected)
 
 
+def doubled(model):
+    """Hooks that double gradients: one sees a gradient, the other what is accumulated."""
+    model.head.weight.register_hook(lambda grad: grad * 2)
+    model.head.bias.register_post_accumulate_grad_hook(lambda param: setattr(param, "grad", param.grad * 2))
+
+
+def test_hooks_of_parameters():
+    one, other = net(), net()
+    step = torch_reformer.training_step(other, loss_of, OPTIMIZERS["sgd"](other.parameters()))
+    same([step(*batches(1)[0])], eager(one, OPTIMIZERS["sgd"](one.parameters()), loss_of, batches(1)))
+    one.load_state_dict(other.state_dict())
+    doubled(one), doubled(other)
+    step.optimizer.state.clear()
+    with pytest.warns(UserWarning, match="hooks"):
+        losses = [step(*batch) for batch in batches(3)]
+    same(losses, eager(one, OPTIMIZERS["sgd"](one.parameters()), loss_of, batches(3)))
+    same([*other.state_dict().values()], [*one.state_dict().values()])
+
+
+def test_hooks_inside_of_the_loss():
+    def loss(model, x, y):
+        scores = model(x)
+        scores.register_hook(lambda grad: grad * 3)
+        return F.cross_entropy(scores, y)
+
+    one, other = net(), net()
+    step = torch_reformer.training_step(other, loss, OPTIMIZERS["sgd"](other.parameters()))
+    losses = [step(*batch) for batch in batches(3)]
+    same(losses, eager(one, OPTIMIZERS["sgd"](one.parameters()), loss, batches(3)))
+    assert step.reason is None
+
+
 def test_other_parameters_of_the_model():
     """A parameter that takes another's place is trained if the optimizer has it."""
     one, other = net(), net()

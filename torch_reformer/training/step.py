@@ -54,6 +54,8 @@ class TrainingStep:
 
     def __call__(self, *batch):
         with torch.enable_grad():
+            if self.reason is None and any(map(_has_hooks, self._trained())):
+                self._go_apart("a parameter has hooks of its gradient")
             if self.reason is not None:
                 return self._apart(self._compiled_loss(), batch)
             self._prepare()
@@ -118,8 +120,8 @@ class TrainingStep:
             param.grad = None
         try:
             for part in parts[:-1]:
-                results.append(self._earlier(*part)[1])
-            results.append(self._last(*parts[-1])[1])
+                results.append(self._own(self._earlier(*part)[1]))
+            results.append(self._own(self._last(*parts[-1])[1]))
         except (MissingState, ChangedParameters):
             self._settings = None
             self._drop_sums()
@@ -144,6 +146,10 @@ class TrainingStep:
         if not self._keeps:
             self._drop_grads()
         return _joined(results)
+
+    def _own(self, result: Any) -> Any:
+        """A copy, if the next replay of a CUDA graph would write over the result."""
+        return tree_map_only(Tensor, Tensor.clone, result) if self._mode == "reduce-overhead" else result
 
     def _apart(self, loss: Callable, batch: tuple):
         """Run the step by autograd and the optimizer's own step()."""
@@ -207,6 +213,10 @@ class TrainingStep:
                 tensor.chunk(count)[number] if isinstance(tensor, Tensor) and tensor.dim() else tensor
                 for tensor in batch
             )
+
+
+def _has_hooks(param: nn.Parameter) -> bool:
+    return bool(param._backward_hooks or param._post_accumulate_grad_hooks)
 
 
 def _set_grads(params: list[nn.Parameter], grads: list[Tensor]) -> None:
