@@ -37,12 +37,15 @@ class _WrittenOut(torch.autograd.Function):
         weights = _softmax(scores * scale, mask).to(query.dtype)
         dropped, survives = aten.native_dropout(weights, dropout, True) if dropout else (weights, None)
         dropped = _aligned_columns(dropped.flatten(0, 1))
-        ctx.save_for_backward(query, key, value, weights, dropped, survives)
+        # Without dropout the weights are a part of the aligned ones: one of the two tensors is kept.
+        ctx.save_for_backward(query, key, value, weights if dropout else None, dropped, survives)
         return torch.bmm(dropped, value).unflatten(0, ctx.leading)
 
     @staticmethod
     def backward(ctx, grad):
         query, key, value, weights, dropped, survives = ctx.saved_tensors
+        if weights is None:
+            weights = dropped[..., : ctx.keys].unflatten(0, ctx.leading)
         grad = grad.flatten(0, 1)
         of_weights = _wide_product(grad, value.mT)[..., : ctx.keys].unflatten(0, ctx.leading)
         if survives is not None:
