@@ -2,7 +2,7 @@
 on request torch.compile with a compiled optimizer step, in turns.
 
     python benchmarks/whole_step.py
-    python benchmarks/whole_step.py --device cuda --mode reduce-overhead --inductor
+    python benchmarks/whole_step.py --device cuda --mode reduce-overhead --inductor --csv whole_step.csv
 """
 
 from __future__ import annotations
@@ -10,12 +10,15 @@ from __future__ import annotations
 import argparse
 import statistics
 import time
+from pathlib import Path
 
 import torch
 import torch.nn.functional as F
+from results import Row, write_csv
 from torch import nn
 
 import torch_reformer
+from torch_reformer.tuning.workload import device_name, usable_device
 
 
 def network(blocks: int, width: int) -> nn.Module:
@@ -52,6 +55,7 @@ def main() -> None:
     parser.add_argument("--width", type=int, default=64)
     parser.add_argument("--rows", type=int, default=32)
     parser.add_argument("--rounds", type=int, default=30)
+    parser.add_argument("--csv", type=Path, help="write every measurement here")
     options = parser.parse_args()
     models = [network(options.blocks, options.width).to(options.device) for _ in range(3)]
     x = torch.randn(options.rows, options.width, device=options.device)
@@ -74,6 +78,12 @@ def main() -> None:
                 torch.cuda.synchronize()
             if number >= 5:
                 times[name].append((time.perf_counter() - start) / 20 * 1e6)
+    case = f"{options.blocks} blocks of {options.width}, {options.rows} rows, {options.mode or 'default'}"
+    where = device_name(usable_device(options.device))
+    if options.csv:
+        write_csv(
+            options.csv, [Row.of("whole_step", case, name, "step_us", values, where) for name, values in times.items()]
+        )
     for name, values in times.items():
         print(f"{name:16}{statistics.median(values):10.0f} us a step (best {min(values):.0f})")
 
