@@ -260,6 +260,13 @@ def test_an_exception_leaves_the_state():
     step(x, y)
 
 
+def test_distributed_parameters_are_refused():
+    model = net()
+    model.head.weight.device_mesh = None  # as DTensors have one
+    with pytest.raises(TypeError, match="DDP or FSDP"):
+        torch_reformer.training_step(model, loss_of, OPTIMIZERS["sgd"](model.parameters()))
+
+
 def test_wrong_arguments():
     model = net()
     optimizer = torch.optim.SGD(model.parameters(), 0.1)

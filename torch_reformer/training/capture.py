@@ -17,8 +17,7 @@ from .update import Update
 
 def clipped(grads: Sequence[Tensor], most: float) -> list[Tensor]:
     """Gradients as torch.nn.utils.clip_grad_norm_ leaves them: one pass for the norms, one for the products."""
-    norms = [torch.linalg.vector_norm(grad) for grad in grads]
-    total = torch.linalg.vector_norm(torch.stack([norm.to(norms[0].device) for norm in norms]))
+    total = nn.utils.get_total_norm(grads, foreach=False)
     factor = torch.clamp(most / (total + 1e-6), max=1.0)
     return [grad * factor.to(grad.dtype) for grad in grads]
 
@@ -52,7 +51,7 @@ class StepBackend:
 
     def __call__(self, module: GraphModule, inputs: list[Any]) -> Callable:
         if module.graph.find_nodes(op="call_function", target=torch.ops.higher_order.tag_activation_checkpoint):
-            raise NotImplementedError("one plan recomputes nothing, so it would keep what a checkpoint drops")
+            raise ValueError("a step in one plan recomputes nothing, so it would keep what a checkpoint drops")
         nodes = module.graph.find_nodes(op="placeholder")
         real = [node.meta["grapharg"].example for node in nodes]
         fake_mode = detect_fake_mode(inputs)
@@ -63,10 +62,10 @@ class StepBackend:
         update = self._update if self._is_last else None
         sums = [self._sum(param) for param in params] if self._sums is not None else []
         state = update.tensors(params) if update else []
-        # What keeps its address comes first: parameters and buffers, sums and state.
-        order = sorted(range(len(real)), key=lambda place: not _is_static(real[place]))
-        fixed = sum(map(_is_static, real)) + len(sums) + len(state)
-        first, rest = order[: fixed - len(sums) - len(state)], order[fixed - len(sums) - len(state) :]
+        # Inputs that keep their addresses come first: parameters and buffers, sums and state.
+        first = [place for place, value in enumerate(real) if _is_static(value)]
+        rest = [place for place, value in enumerate(real) if not _is_static(value)]
+        fixed = len(first) + len(sums) + len(state)
         extra = [fake_mode.from_tensor(tensor, static_shapes=True) for tensor in (*sums, *state)]
         fakes = [*_detached(examples, first), *extra, *_detached(examples, rest)]
         at = {place: number for number, place in enumerate([*first, *[None] * len(extra), *rest])}

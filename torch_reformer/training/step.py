@@ -22,7 +22,7 @@ _numbers = itertools.count()
 
 
 class TrainingStep:
-    """What :func:`training_step` returns. Call it with a batch.
+    """A training step, as :func:`training_step` makes it. Call it with a batch.
 
     Attributes:
         reports: of planned graphs, which are added as the step runs.
@@ -122,15 +122,10 @@ class TrainingStep:
             for part in parts[:-1]:
                 results.append(self._own(self._earlier(*part)[1]))
             results.append(self._own(self._last(*parts[-1])[1]))
-        except (MissingState, ChangedParameters):
-            self._settings = None
-            self._drop_sums()
-            return self._apart(self._loss, batch)
-        except (TorchDynamoException, FailOnRecompileLimitHit) as error:
-            if isinstance(
-                error.__cause__ or getattr(error, "inner_exception", None), (MissingState, ChangedParameters)
-            ):
-                self._settings = None
+        except (MissingState, ChangedParameters, TorchDynamoException, FailOnRecompileLimitHit) as error:
+            cause = error.__cause__ or getattr(error, "inner_exception", None)
+            if any(isinstance(each, (MissingState, ChangedParameters)) for each in (error, cause)):
+                self._settings = None  # the next step makes its functions anew, and their sums
                 return self._apart(self._loss, batch)
             self._drop_sums()
             result = self._apart(self._compiled_loss(), batch)  # raises what the loss raises
@@ -284,17 +279,17 @@ def training_step(
         keep_grads: whether parameters have their gradients after a step; otherwise ``grad`` is None.
 
     Raises:
-        TypeError: `model` is no module or `optimizer` no optimizer of PyTorch's.
+        TypeError: `model` is no module or `optimizer` no optimizer of PyTorch's, or the model is in DDP or FSDP.
         ValueError: an unknown mode, or a number that is out of range.
-        NotImplementedError: the model is distributed (DDP, FSDP).
     """
     if not isinstance(model, nn.Module) or not isinstance(optimizer, Optimizer):
         raise TypeError("training_step takes a torch.nn.Module, a loss, and a torch.optim.Optimizer")
     if isinstance(model, nn.parallel.DistributedDataParallel) or any(
         hasattr(param, "device_mesh") for group in optimizer.param_groups for param in group["params"]
     ):
-        raise NotImplementedError(
-            "training_step: DDP and FSDP are not supported; use torch.compile(backend='reformer')"
+        raise TypeError(
+            "training_step takes no model in DDP or FSDP, whose collectives it does not plan: compile such a model by "
+            "torch.compile(model, backend='reformer') and call the optimizer's step()"
         )
     if isinstance(accumulate, bool) or not isinstance(accumulate, int) or accumulate < 1:
         raise ValueError(f"training_step: accumulate must be a whole number from 1 on, got {accumulate!r}")

@@ -71,8 +71,8 @@ def kind_of(kernel: str, is_backward: bool, mask: str) -> str:
 
 
 def terms(case: Attention, kernel: str, is_backward: bool, gpu: Gpu) -> tuple[float, ...]:
-    """What the table's factors multiply: 1, microseconds by the data sheet of bytes, of products, and again of products
-    if heads are large, and millions of scores, in all and with dropout."""
+    """The quantities that the table's factors multiply: 1, microseconds by the data sheet of bytes, of products, and
+    again of products if heads are large, and millions of scores, in all and with dropout."""
     tile = 1 if kernel == WRITTEN else 64 if kernel == "efficient" and case.head_size <= 64 else 128
     queries, keys = (-(-size // tile) * tile for size in (case.queries, case.keys))
     scores = case.batch * case.heads * queries * keys
