@@ -1,6 +1,7 @@
 """Code that test_fuse.py and test_compiler.py run in each of two processes. A separate file is quicker to import."""
 
 import gc
+import os
 
 import torch
 from torch.distributed.device_mesh import init_device_mesh
@@ -12,6 +13,13 @@ from training_models import MODELS, vgg
 
 from torch_reformer import fuse
 from torch_reformer.compiler.backend import reformer
+
+
+def leave():
+    """End this process without taking Python down, which Gloo's threads do not always survive (run_example.py)."""
+    torch.distributed.barrier()
+    torch.distributed.destroy_process_group()
+    os._exit(0)
 
 
 def data():
@@ -45,8 +53,7 @@ def train(rank: int, folder: str):
             del wrapped, model  # before its process group: otherwise gloo's threads and Python can wait for each other
             gc.collect()
     torch.save(results, f"{folder}/{rank}.pt")
-    torch.distributed.barrier()
-    torch.distributed.destroy_process_group()
+    leave()
 
 
 def _distributed(model, sharded: bool):
@@ -74,8 +81,7 @@ def train_tensor_parallel(rank: int, folder: str):
         loss.backward()
         results.append([loss.detach(), *(parameter.grad.to_local() for parameter in model.parameters())])
     torch.save((results, len(reports)), f"{folder}/{rank}.pt")
-    torch.distributed.barrier()
-    torch.distributed.destroy_process_group()
+    leave()
 
 
 def train_compiled(rank: int, folder: str, sharded: bool):
@@ -98,5 +104,4 @@ def train_compiled(rank: int, folder: str, sharded: bool):
         del run, wrapped, model, optimizer
         gc.collect()
     torch.save(results, f"{folder}/{rank}.pt")
-    torch.distributed.barrier()
-    torch.distributed.destroy_process_group()
+    leave()
