@@ -3,7 +3,7 @@ their maps."""
 
 from __future__ import annotations
 
-import struct
+import ctypes
 from collections.abc import Callable, Sequence
 
 import torch
@@ -83,8 +83,8 @@ def _is_exact(axis_map: AxisMap) -> bool:
 
 
 def as_float(number: float) -> float:
-    """The number rounded to fp32."""
-    return struct.unpack("<f", struct.pack("<f", number))[0]
+    """The number rounded to fp32, to infinity beyond its range."""
+    return ctypes.c_float(number).value
 
 
 def _constant_pad(graph: Graph, value: Tensor, view: View, pads: Sequence[int], number=0) -> View | None:
