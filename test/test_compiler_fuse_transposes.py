@@ -9,8 +9,13 @@ from marks import needs_aten
 from test_compiler_image_orders import COPY, check, counts, images, randn
 from torch import nn
 
+from torch_reformer.compiler.codegen.emit_plan import emit_plan
 from torch_reformer.compiler.fusion import greedy, inlining, iteration_order
+from torch_reformer.compiler.fusion.fuse_transposes import fuse_transposes
+from torch_reformer.compiler.ir import graph as ir
+from torch_reformer.compiler.ir.layout import Layout
 from torch_reformer.compiler.lowering import reduced
+from torch_reformer.runtime import plan as plans
 
 pytestmark = needs_aten
 
@@ -137,3 +142,20 @@ def test_running_statistics(name, transposed):
         torch.testing.assert_close(one, other)
     for one, other in zip(own.parameters(), model.parameters(), strict=True):
         torch.testing.assert_close(one.grad, other.grad)
+
+
+def test_copy_in_the_order_of_its_source(transposed):
+    """There is nothing to transpose."""
+    graph, cpu, layout = ir.Graph(), torch.device("cpu"), Layout.row_major((4, 5))
+    type = ir.Typed(layout, torch.float32, cpu)
+    read = ir.View(graph.give(*type), layout)
+    (value,) = graph.add(ir.Map([read], "neg", lambda x: -x), [type])
+    made = ir.View(value, layout)
+    (copied,) = graph.add(ir.Call(torch.ops.reformer._contiguous.default, (made,), {}), [type])
+    graph.outputs = [made, ir.View(copied, layout)]
+    fusion = greedy.Fusion(graph)
+    fusion.run()
+    fuse_transposes(fusion)
+    x = torch.randn(4, 5)
+    first, second = plans.run(emit_plan(graph, fusion).plan, [x])
+    assert torch.equal(first, -x) and torch.equal(second, -x) and first.data_ptr() != second.data_ptr()

@@ -80,7 +80,7 @@ def test_casts_are_one_step(parts):
 
 @pytest.mark.parametrize("count", range(1, 6))
 def test_copies_of_copies(count):
-    """A copy is left out only where what it copies is not."""
+    """Copies that undo each other are left out, but not the last: a result shares no memory with an input."""
     graph, cpu = ir.Graph(), torch.device("cpu")
     value, sizes = graph.give(Layout((3, 4, 5), (20, 5, 1)), torch.float32, cpu), (3, 4, 5)
     for _ in range(count):
@@ -91,12 +91,12 @@ def test_copies_of_copies(count):
     graph.outputs = [ir.View(value, value.layout)]
     copy_sources_once(graph)
     ir.verify(graph)
-    assert len(graph.operations) == -(-count // 2)
+    assert len(graph.operations) == 1
     found = greedy.Fusion(graph)
     found.run()
     x = torch.randn(3, 4, 5)
     (result,) = plans.run(emit_plan(graph, found).plan, [x])
-    assert torch.equal(result, x.transpose(1, 2) if count % 2 else x)
+    assert torch.equal(result, x.transpose(1, 2) if count % 2 else x) and result.data_ptr() != x.data_ptr()
 
 
 @pytest.mark.parametrize("reduce", [torch.sum, torch.amax])

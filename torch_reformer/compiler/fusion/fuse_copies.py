@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from ..ir.access import Access
 from ..ir.graph import Indexed, Map, Operation, Random, Reduce, Value, View, is_cast
-from ..ir.index_maps import IndexMap, inverse, is_strided, without
+from ..ir.index_maps import IndexMap, inverse, without
 from ..ir.targets import targets_of
 from .greedy import Fusion
 from .group import FusionGroup, same_kind
@@ -129,7 +129,7 @@ def _copy(source: View, index_map: IndexMap, operations: list[Map], reduces: lis
         columns = targets.digits[0][1] if targets.are_bijective else 0
         written: IndexMap = targets
     else:
-        if not is_strided(index_map) or (inverted := inverse(index_map)) is None:
+        if (inverted := inverse(index_map)) is None:
             return None
         columns, written = index_map[0][1], inverted
     reductions = {_of_columns(operation, columns) for operation in reduces}

@@ -67,8 +67,10 @@ def is_strided(index_map: IndexMap) -> bool:
 
 
 def inverse(index_map: Digits) -> Digits | None:
-    """Index map of the result's elements over the memory of a strided operand. None if the operand does not have each
-    element of its memory once."""
+    """Index map of the result's elements over the memory of a strided operand. None if the operand is not strided, or
+    does not have each element of its memory once."""
+    if not is_strided(index_map):
+        return None
     expected, runs = 1, []
     for inner, count, stride in sorted(index_map, key=lambda digit: digit[2]):
         if stride != expected:

@@ -1,5 +1,6 @@
 """Copy the source of a copy: of two copies in different orders of memory the second reads what the first one reads. The
-first is left out if only sums read it besides, which read the second.
+first is left out if only sums read it besides, which read the second. Both are if the second restores the source's
+order, unless it is an output, which may share no memory with the source.
 
 A model's gradient is copied so to the order of its input's strides, and a bias's gradient is the sum of the copy."""
 
@@ -8,7 +9,7 @@ from __future__ import annotations
 import torch
 
 from ..ir.digits import on_axes
-from ..ir.graph import Call, Graph, Operation, Reduce, Value, View
+from ..ir.graph import Call, Graph, Operation, Reduce, Value, View, substituted
 from ..ir.index_maps import without
 from ..ir.iteration_space import find_space
 from ..ir.layout import Layout
@@ -29,9 +30,11 @@ def copy_sources_once(graph: Graph) -> None:
         if _is_copy(operation) and (second := _second(operation, readers)) is not None:
             graph.operations.pop()
             (value,), (result,) = operation.results, second.results
-            source = _in_source(second.operands[0].layout, operation)
+            source = substituted(_in_source(second.operands[0].layout, operation), instead)
             layout = Layout.row_major(source.layout.sizes)
-            (copy,) = graph.add(Call(_contiguous, (source,), {}), [(layout, value.dtype, value.device)])
+            copy = source.value
+            if source.layout != layout or None in readers[result]:
+                (copy,) = graph.add(Call(_contiguous, (source,), {}), [(layout, value.dtype, value.device)])
             instead[result] = View(copy, result.layout)
             for reader in readers[value]:
                 if isinstance(reader, Reduce):
