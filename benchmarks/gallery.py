@@ -88,15 +88,7 @@ def trainer(provider: str) -> Step:
     COMPILERS[provider](model)
     batch = {"input_ids": torch.randint(1000, (8, 64)), "labels": torch.arange(8) % 2}
     client = Trainer(model, TrainingArguments(tempfile.gettempdir(), use_cpu=True, report_to=[]))
-    optimizer = client.create_optimizer()
-
-    def step():
-        loss = client.training_step(model, batch)  # forward and backward
-        optimizer.step()
-        optimizer.zero_grad()
-        return loss
-
-    return step
+    return step_of(lambda: client.compute_loss(model, batch), client.create_optimizer(), client.accelerator.backward)
 
 
 def accelerate(provider: str) -> Step:
