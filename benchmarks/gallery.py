@@ -141,8 +141,8 @@ def peft(provider: str) -> Step:
     from peft import LoraConfig, get_peft_model
     from transformers import GPT2Config, GPT2LMHeadModel
 
-    dropout = {"resid_pdrop": 0.0, "embd_pdrop": 0.0, "attn_pdrop": 0.0}
-    base = GPT2LMHeadModel(GPT2Config(vocab_size=1000, n_positions=128, n_embd=256, n_layer=4, n_head=4, **dropout))
+    others = {"resid_pdrop": 0.0, "embd_pdrop": 0.0, "attn_pdrop": 0.0, "bos_token_id": None, "eos_token_id": None}
+    base = GPT2LMHeadModel(GPT2Config(vocab_size=1000, n_positions=128, n_embd=256, n_layer=4, n_head=4, **others))
     base.loss_type = "ForCausalLM"  # or else the model logs that it takes this one, which breaks the graph off
     model = get_peft_model(base, LoraConfig(r=8, target_modules=["c_attn", "c_fc"], fan_in_fan_out=True))
     COMPILERS[provider](model)
