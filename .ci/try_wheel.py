@@ -1,7 +1,8 @@
-"""Installs a wheel for several Pythons and torches, and prints a table of what works: with a compiler (the first import
-and the next ones), and without. Every row has to have a plan or one sentence that says why not.
+"""Installs the package from a folder of wheels, by pip and nothing else, for several Pythons and torches, and prints a
+table of what works: with a compiler (the first import and the next ones), and without. Every row has to have a plan or
+one sentence that says why not.
 
-    python .ci/try_wheel.py dist/*.whl .venv/bin/python /elsewhere/bin/python
+    python .ci/try_wheel.py dist .venv/bin/python /elsewhere/bin/python
 
 Each Python must have torch, tqdm and pip; nothing is written into its environment."""
 
@@ -53,11 +54,12 @@ def import_ratio(python: str, **environment: str) -> float:
     return both / alone
 
 
-def rows(wheel: Path, python: str) -> list[tuple[str, ...]]:
+def rows(index: Path, python: str, times_imports: bool) -> list[tuple[str, ...]]:
     result = []
     with tempfile.TemporaryDirectory() as folder:
         site = f"{folder}/site"
-        install = [python, "-m", "pip", "install", "-q", "--no-deps", "--no-index", "--target", site, str(wheel)]
+        wheels_only = ["--no-deps", "--no-index", "--find-links", str(index), "--only-binary=:all:"]
+        install = [python, "-m", "pip", "install", "-q", *wheels_only, "--target", site, "torch_reformer"]
         subprocess.run(install, check=True)
         version = run(python, "import platform; print(platform.python_version())")[0].stdout.strip()
         here = {"PYTHONPATH": site, "PYTHONDONTWRITEBYTECODE": "", "TORCH_REFORMER_CACHE_DIR": f"{folder}/none"}
@@ -73,20 +75,22 @@ def rows(wheel: Path, python: str) -> list[tuple[str, ...]]:
             if done.returncode:
                 said = f"FAILED: {done.stderr.strip().splitlines()[-1:]}"
             result.append((version, torch, name, plans, f"{seconds:.0f} s", said.replace(folder, "...")))
-        ratio = import_ratio(python, **cases[-1][1])
-        result.append((version, result[-1][1], "import over torch's", "", f"{ratio:.2f}", ""))
+        if times_imports:
+            ratio = import_ratio(python, **cases[-1][1])
+            result.append((version, result[-1][1], "import over torch's", "", f"{ratio:.2f}", ""))
     return result
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
-    parser.add_argument("wheel", type=Path)
+    parser.add_argument("index", type=Path, help="a folder of wheels")
     parser.add_argument("pythons", nargs="+", metavar="python")
+    parser.add_argument("--imports", action="store_true", help="also compare the time to import with torch's")
     options = parser.parse_args()
     print("| Python | torch | case | plans | time | said |\n|---|---|---|---|---|---|")
     failed = False
     for python in options.pythons:
-        for row in rows(options.wheel.resolve(), os.path.abspath(python)):
+        for row in rows(options.index.resolve(), os.path.abspath(python), options.imports):
             print("|", " | ".join(row), "|", flush=True)
             failed |= row[-1].startswith("FAILED")
     return int(failed)

@@ -234,4 +234,5 @@ except RuntimeError as error:
     done = subprocess.run(command, env=environment, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert done.stderr.count("torch_reformer makes no plans") == 1
+    assert "<string>:4: UserWarning" in done.stderr, "the warning names the line that imports the package"
     assert "enable: there is no library for torch" in done.stdout and "apt install g++" in done.stdout

@@ -12,6 +12,7 @@ from marks import needs_aten, require
 ROOT = Path(__file__).parent.parent
 CLIENTS = {  # example -> the packages that it needs, and its number of plans
     "plain_loop": ("", 2),
+    "training_step": ("", 1),
     "transformers_trainer": ("transformers accelerate", 2),
     "accelerate_loop": ("accelerate", 2),
     "lightning_module": ("lightning", 2),

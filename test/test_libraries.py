@@ -70,15 +70,19 @@ def test_failure_is_remembered(compiler, cache):
 
 def test_without_a_compiler(monkeypatch, cache):
     monkeypatch.setenv("CXX", "no-such-compiler")
-    with pytest.raises(CannotCompile, match=re.escape("(no-such-compiler is missing); install one")):
+    with pytest.raises(CannotCompile, match=re.escape("needs a C++ compiler (no-such-compiler is missing; ")):
         libraries._cached("aten")
     assert not list(cache.glob("*.log")), "once there is one, it is used"
 
 
-def test_without_python_headers(monkeypatch, tmp_path):
+@pytest.mark.parametrize("compiler, packages", [("true", ""), ("no-such-compiler", r"g\+\+ ")])
+def test_without_python_headers(monkeypatch, tmp_path, compiler, packages):
+    """One message names all that is missing."""
     monkeypatch.setattr(compile_library.sysconfig, "get_path", lambda name: str(tmp_path))
-    monkeypatch.setenv("CXX", "true")
-    with pytest.raises(CannotCompile, match=r"Python's headers are missing .* apt install python3\.\d+-dev"):
+    monkeypatch.setenv("CXX", compiler)
+    with pytest.raises(
+        CannotCompile, match=rf"Python's headers \(.*: apt install {packages}python3\.\d+-dev on Debian"
+    ):
         libraries._cached("aten")
 
 

@@ -14,7 +14,7 @@ from .tuning import collect, explain, info, verify
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
-        prog="python -m torch_reformer", description="Convolution that picks the fastest kernel for every problem."
+        prog="python -m torch_reformer", description="A compiler of PyTorch training steps, and its choice of kernels."
     )
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
     for name, module, help in (

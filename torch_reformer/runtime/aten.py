@@ -31,9 +31,19 @@ def _load() -> tuple[ModuleType | None, str]:
         return None, f"the library for torch {TORCH} can't be loaded ({error})"
 
 
+def _callers_in_the_package() -> int:
+    """Number of this package's frames that are importing this module; warnings count no others of an import."""
+    names, frame = [], sys._getframe(1)
+    while frame is not None and (name := frame.f_globals.get("__name__", "")).startswith((PACKAGE, "importlib.")):
+        names.append(name)
+        frame = frame.f_back
+    return sum(name.startswith(PACKAGE) for name in names)
+
+
 library, missing = _load()
 if library is None:
-    warnings.warn(f"torch_reformer makes no plans, and its calls cost more: {missing}", stacklevel=2)
+    text = f"torch_reformer makes no plans, and its calls cost more: {missing}"
+    warnings.warn(text, stacklevel=1 + _callers_in_the_package())
 
 
 def _nothing(*arguments) -> None:

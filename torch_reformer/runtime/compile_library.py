@@ -71,32 +71,25 @@ def copy_sources(folder: Path) -> None:
 
 def _compiler() -> list[str]:
     """The compiler's command: ``CXX``, as torch.utils.cpp_extension reads it, or ``c++``."""
-    command = shlex.split(os.environ.get("CXX", "")) or ["c++"]
-    if shutil.which(command[0]) is None:
-        raise CannotCompile(
-            f"no C++ compiler can make it ({command[0]} is missing); install one (Debian, Ubuntu: apt install g++), or "
-            "name one in CXX"
-        )
-    return command
-
-
-def _python_headers() -> str:
-    folder = sysconfig.get_path("include")
-    if not (Path(folder) / "Python.h").exists():
-        version = sysconfig.get_python_version()
-        raise CannotCompile(
-            f"Python's headers are missing ({folder}/Python.h); install them (Debian, Ubuntu: apt install "
-            f"python{version}-dev)"
-        )
-    return folder
+    return shlex.split(os.environ.get("CXX", "")) or ["c++"]
 
 
 def check_tools(library: str) -> None:
     """Raise CannotCompile if something that compiling needs is missing."""
     if not _units(library):
         raise CannotCompile("the package lacks its sources (torch_reformer/csrc); install it again")
-    _compiler()
-    _python_headers()
+    tools, packages = [], []
+    if shutil.which(_compiler()[0]) is None:
+        tools.append(f"a C++ compiler ({_compiler()[0]} is missing; CXX may name another)")
+        packages.append("g++")
+    header = Path(sysconfig.get_path("include"), "Python.h")
+    if not header.exists():
+        tools.append(f"Python's headers ({header} is missing)")
+        packages.append(f"python{sysconfig.get_python_version()}-dev")
+    if tools:
+        raise CannotCompile(
+            f"compiling it needs {' and '.join(tools)}: apt install {' '.join(packages)} on Debian, Ubuntu"
+        )
 
 
 def compile_library(library: str, result: Path, flags: Sequence[str] = ()) -> str:
@@ -106,8 +99,9 @@ def compile_library(library: str, result: Path, flags: Sequence[str] = ()) -> st
         CannotCompile: as check_tools().
         CompilerFailed: the compiler refuses the sources.
     """
-    torch_folder = Path(torch.__file__).parent
-    includes = [torch_folder / "include", torch_folder / "include/torch/csrc/api/include", _python_headers()]
+    check_tools(library)
+    torch_folder, python_folder = Path(torch.__file__).parent, sysconfig.get_path("include")
+    includes = [torch_folder / "include", torch_folder / "include/torch/csrc/api/include", python_folder]
     temporary = result.with_name(f".{result.name}.{os.getpid()}.tmp")
     command = [
         *(*_compiler(), *FLAGS, *flags),

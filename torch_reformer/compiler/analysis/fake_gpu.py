@@ -50,8 +50,9 @@ def begin() -> bool:
         return True
     if torch.backends.cuda.is_built():
         raise ValueError(
-            "this PyTorch is built for GPUs, but finds none; to plan for a GPU that is not there, install PyTorch's "
-            "build for CPUs (pip install torch --index-url https://download.pytorch.org/whl/cpu)"
+            "this PyTorch is built for GPUs, but finds none; --measure plans for this machine and runs the model, and "
+            "PyTorch's build for CPUs (pip install torch --index-url https://download.pytorch.org/whl/cpu) plans for a "
+            "GPU that is not there"
         )
     library, preloaded = str(_library()), os.environ.get(_PRELOAD, "").split()
     if started := library in preloaded:
