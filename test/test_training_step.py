@@ -44,7 +44,6 @@ OPTIMIZERS = {
     "amsgrad": functools.partial(torch.optim.Adam, lr=1e-2, amsgrad=True),
     "adamw": functools.partial(torch.optim.AdamW, lr=1e-2),
     "adagrad": functools.partial(torch.optim.Adagrad, lr=1e-2),
-    "lion": Lion,
 }
 
 
@@ -101,7 +100,6 @@ def quiet():
     "options", [{}, {"clip_grad_norm": 0.1}, {"accumulate": 2}, {"clip_grad_norm": 0.1, "accumulate": 2}]
 )
 @pytest.mark.parametrize("name", OPTIMIZERS)
-@pytest.mark.filterwarnings("ignore:the optimizer's step")
 def test_against_eager(name, options):
     one, other = net(), net()
     first, second = OPTIMIZERS[name](one.parameters()), OPTIMIZERS[name](other.parameters())

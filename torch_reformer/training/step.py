@@ -12,7 +12,8 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.utils._pytree import tree_map_only
 
-from .update import MissingState, Update, settings, why_apart
+from .fused import Fused, is_fused
+from .update import MissingState, Untraceable, Update, settings, why_apart
 
 if TYPE_CHECKING:
     from ..compiler.analysis.report import Report
@@ -49,6 +50,7 @@ class TrainingStep:
         self._has_begun = False
         self._earlier: Any = None  # of micro-batches before the last
         self._why_update: str | None = None
+        self._untraceable: str | None = None
         if memory_budget < 1:
             self._go_apart("a memory budget below 1 needs a forward and a backward")
 
@@ -67,7 +69,7 @@ class TrainingStep:
 
     def _prepare(self) -> None:
         """Make functions to compile, anew if settings of the optimizer have changed."""
-        why = why_apart(self.optimizer)
+        why = why_apart(self.optimizer) or self._untraceable
         current = [why, settings(self.optimizer) if why is None else None]
         if current == self._settings:
             return
@@ -78,10 +80,17 @@ class TrainingStep:
             warnings.warn(f"the optimizer's step() runs after the plan: {why}", stacklevel=4)
         self._why_update = why
         self._settings, self._sums = current, {}
-        self._update = Update(self.optimizer) if why is None else None
+        self._update = self._new_update() if why is None else None
         self._has_begun = False
         self._last = self._compiled(is_last=True)
         self._earlier = self._compiled(is_last=False) if self._accumulate > 1 else None
+
+    def _new_update(self) -> Update:
+        if is_fused(self.optimizer):
+            return Fused(self.optimizer)
+        from .traced import Traced  # imports Dynamo, which takes seconds
+
+        return Traced(self.optimizer)
 
     def _compiled(self, is_last: bool) -> Callable:
         from .capture import StepBackend  # imports Dynamo, which takes seconds
@@ -124,9 +133,11 @@ class TrainingStep:
             results.append(self._own(self._last(*parts[-1])[1]))
         except (MissingState, ChangedParameters, TorchDynamoException, FailOnRecompileLimitHit) as error:
             cause = error.__cause__ or getattr(error, "inner_exception", None)
-            if any(isinstance(each, (MissingState, ChangedParameters)) for each in (error, cause)):
-                self._settings = None  # the next step makes its functions anew, and their sums
-                return self._apart(self._loss, batch)
+            for each in (error, cause):
+                if isinstance(each, (MissingState, ChangedParameters, Untraceable)):
+                    self._settings = None  # the next step makes its functions anew, and their sums
+                    self._untraceable = str(each) if isinstance(each, Untraceable) else self._untraceable
+                    return self._apart(self._loss, batch)
             self._drop_sums()
             result = self._apart(self._compiled_loss(), batch)  # raises what the loss raises
             self._go_apart(_sentence(error))
@@ -270,7 +281,8 @@ def training_step(
         model: any module.
         loss: called as ``loss(model, *batch)``. It gives the loss, one number, or a tuple that begins with it; the
             step returns the same.
-        optimizer: Adam, AdamW, SGD, or Adagrad on CPUs. The step() of others runs after the plan, with a warning.
+        optimizer: any whose step() can be traced, as element-wise ones can. The step() of others runs after the plan,
+            with a warning.
         clip_grad_norm: the largest norm of all gradients, as of torch.nn.utils.clip_grad_norm_.
         accumulate: the number of micro-batches into which a batch is split along the first dimension of its tensors.
             The loss is the mean of theirs; what the loss gives besides comes in lists.
