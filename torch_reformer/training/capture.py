@@ -12,6 +12,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 from torch.fx import GraphModule
 
 from ..compiler.backend import compile_step
+from ..compiler.joint_graph.whole_step import without_factor
 from .update import Update
 
 
@@ -44,20 +45,20 @@ class StepBackend:
         is_last: bool,
         keep: Callable[[list[nn.Parameter], list[Tensor]], None] | None,
         mode: str | None,
+        budget: float,
         report: Callable | None,
     ):
         self._trained, self._update, self._clip, self._share = trained, update, clip, share
         self._sums, self._is_last, self._keep, self._mode, self._report = sums, is_last, keep, mode, report
+        self._budget = budget
 
     def __call__(self, module: GraphModule, inputs: list[Any]) -> Callable:
-        if module.graph.find_nodes(op="call_function", target=torch.ops.higher_order.tag_activation_checkpoint):
-            raise ValueError("a step in one plan recomputes nothing, so it would keep what a checkpoint drops")
         nodes = module.graph.find_nodes(op="placeholder")
         real = [node.meta["grapharg"].example for node in nodes]
         fake_mode = detect_fake_mode(inputs)
         examples = [_fake(tensor, fake_mode) for tensor in inputs]
         places = [place for place, tensor in enumerate(real) if isinstance(tensor, Tensor) and tensor in self._trained]
-        places = self._with_gradients(module, examples, places)
+        places, loss = self._with_gradients(module, examples, places)
         params = [real[place] for place in places]
         update = self._update if self._is_last else None
         sums = [self._sum(param) for param in params] if self._sums is not None else []
@@ -65,15 +66,16 @@ class StepBackend:
         # Inputs that keep their addresses come first: parameters and buffers, sums and state.
         first = [place for place, value in enumerate(real) if _is_static(value)]
         rest = [place for place, value in enumerate(real) if not _is_static(value)]
-        fixed = len(first) + len(sums) + len(state)
-        extra = [fake_mode.from_tensor(tensor, static_shapes=True) for tensor in (*sums, *state)]
+        tangent = torch.ones((), dtype=loss.dtype, device=loss.device)
+        fixed = len(first) + len(sums) + len(state) + 1
+        extra = [fake_mode.from_tensor(tensor, static_shapes=True) for tensor in (*sums, *state, tangent)]
         fakes = [*_detached(examples, first), *extra, *_detached(examples, rest)]
         at = {place: number for number, place in enumerate([*first, *[None] * len(extra), *rest])}
         results = len(_results(module))
 
         def step(*flat):
             inputs = [flat[at[place]] for place in range(len(real))]
-            grads, outputs = self._gradients(module, inputs, places)
+            grads, outputs = self._gradients(module, inputs, places, flat[fixed - 1])
             before = flat[len(first) : len(first) + len(sums)]
             with torch.no_grad():
                 if sums and self._is_last:
@@ -86,6 +88,7 @@ class StepBackend:
 
         def append(graph_module: GraphModule) -> int:
             """Add what writes in place after all else. Drop gradients that nobody gets, and return their number."""
+            without_factor(graph_module, fixed - 1)
             graph, output = graph_module.graph, graph_module.graph.output_node()
             nodes = graph.find_nodes(op="placeholder")
             outputs = _results(graph_module)
@@ -93,7 +96,7 @@ class StepBackend:
             before = nodes[len(first) : len(first) + len(sums)]
             if update:
                 owned = [nodes[at[place]] for place in places]
-                inputs = nodes[len(first) + len(sums) : len(first) + len(extra)]
+                inputs = nodes[len(first) + len(sums) : fixed - 1]
                 update.append(graph, list(zip(params, owned, grads, strict=True)), inputs)
             if sums:
                 with graph.inserting_before(output):
@@ -106,14 +109,24 @@ class StepBackend:
             output.args = (outputs[:results],)
             return len(grads)
 
-        compiled = compile_step(step, fakes, append, fixed, self._mode, self._report)
+        compiled = compile_step(
+            step,
+            fakes,
+            append,
+            fixed=fixed,
+            tangent=fixed - 1,
+            results=results,
+            budget=self._budget,
+            mode=self._mode,
+            report=self._report,
+        )
 
         def run(*args):
             state = update.tensors(params) if update else ()
             if any(args[place] is not param for place, param in zip(places, params, strict=True)):
                 raise ChangedParameters
             with torch.no_grad():
-                flat = [*(args[place] for place in first), *sums, *state, *(args[place] for place in rest)]
+                flat = [*(args[place] for place in first), *sums, *state, tangent, *(args[place] for place in rest)]
                 outputs = compiled(*flat)
                 if update:
                     torch.autograd.graph.increment_version([*params, *state])
@@ -128,8 +141,8 @@ class StepBackend:
             self._sums[param] = torch.zeros_like(param, requires_grad=False)
         return self._sums[param]
 
-    def _with_gradients(self, module: GraphModule, examples: list, places: list[int]) -> list[int]:
-        """Those of the places whose inputs the loss depends on."""
+    def _with_gradients(self, module: GraphModule, examples: list, places: list[int]) -> tuple[list[int], Tensor]:
+        """Those of the places whose inputs the loss depends on, and the fake loss."""
         with detect_fake_mode(examples), torch.enable_grad():
             leaves = {place: examples[place].detach().clone().requires_grad_() for place in places}
             copies = [leaves.get(place, _copied(tensor)) for place, tensor in enumerate(examples)]
@@ -137,14 +150,16 @@ class StepBackend:
             if not isinstance(loss, Tensor) or loss.dim() or not loss.requires_grad:
                 raise ValueError("a training step needs a loss that is one number and depends on parameters")
             grads = torch.autograd.grad(loss, list(leaves.values()), allow_unused=True)
-        return [place for place, grad in zip(places, grads, strict=True) if grad is not None]
+        return [place for place, grad in zip(places, grads, strict=True) if grad is not None], loss
 
-    def _gradients(self, module: GraphModule, inputs: list, places: list[int]) -> tuple[Sequence[Tensor], list]:
+    def _gradients(
+        self, module: GraphModule, inputs: list, places: list[int], tangent: Tensor
+    ) -> tuple[Sequence[Tensor], list]:
         with torch.enable_grad():
             leaves = {place: inputs[place].detach().requires_grad_() for place in places}
             outputs = module(*(leaves.get(place, tensor) for place, tensor in enumerate(inputs)))
             loss = outputs[0] if self._share == 1 else outputs[0] * self._share
-            grads = torch.autograd.grad(loss, list(leaves.values()))
+            grads = torch.autograd.grad(loss, list(leaves.values()), tangent)
         with torch.no_grad():
             shaped = [_like(grad, inputs[place]) for grad, place in zip(grads, places, strict=True)]
         return shaped, [output.detach() if isinstance(output, Tensor) else output for output in outputs]

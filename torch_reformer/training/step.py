@@ -51,8 +51,6 @@ class TrainingStep:
         self._earlier: Any = None  # of micro-batches before the last
         self._why_update: str | None = None
         self._untraceable: str | None = None
-        if memory_budget < 1:
-            self._go_apart("a memory budget below 1 needs a forward and a backward")
 
     def __call__(self, *batch):
         with torch.enable_grad():
@@ -106,6 +104,7 @@ class TrainingStep:
             is_last=is_last,
             keep=_set_grads if needs_grads else None,
             mode=self._mode,
+            budget=self._budget,
             report=self.reports.append,
         )
         model, loss = self.model, self._loss
@@ -287,7 +286,8 @@ def training_step(
         accumulate: the number of micro-batches into which a batch is split along the first dimension of its tensors.
             The loss is the mean of theirs; what the loss gives besides comes in lists.
         mode: None, "default", or "reduce-overhead", which records the step as a CUDA graph.
-        memory_budget: as the backend's option. Below 1 the step is two plans and the optimizer's step().
+        memory_budget: as the backend's option: the share of activations that the step may keep. It computes the others
+            again.
         keep_grads: whether parameters have their gradients after a step; otherwise ``grad`` is None.
 
     Raises:
