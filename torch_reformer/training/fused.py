@@ -14,29 +14,35 @@ from .update import Update
 aten = torch.ops.aten
 
 
-def _adam(graph: Graph, group: dict, params: list, grads: list, states: dict[str, list], lr: Node) -> None:
+def _count(graph: Graph, steps: list, options: dict) -> None:
+    graph.call_function(aten._foreach_add_.Scalar, (steps, 1))
+    if found := options.get("found_inf"):
+        graph.call_function(aten._foreach_sub_.List, (steps, [found] * len(steps)))
+
+
+def _adam(graph: Graph, group: dict, params: list, grads: list, states: dict[str, list], options: dict) -> None:
     decoupled = group.get("decoupled_weight_decay", False)
     operator = aten._fused_adamw_ if decoupled else aten._fused_adam_
     beta1, beta2 = map(float, group["betas"])
-    options = {name: group[name] for name in ("weight_decay", "eps", "amsgrad", "maximize")}
-    options |= {"lr": lr, "beta1": beta1, "beta2": beta2}
+    options |= {name: group[name] for name in ("weight_decay", "eps", "amsgrad", "maximize")}
+    options |= {"beta1": beta1, "beta2": beta2}
     steps, largest = states["step"], states.get("max_exp_avg_sq", [])
-    graph.call_function(aten._foreach_add_.Scalar, (steps, 1))
+    _count(graph, steps, options)
     tensors = params, grads, states["exp_avg"], states["exp_avg_sq"], largest, steps
     graph.call_function(operator.tensor_lr, tensors, options)
 
 
-def _sgd(graph: Graph, group: dict, params: list, grads: list, states: dict[str, list], lr: Node) -> None:
-    options = {name: group[name] for name in ("weight_decay", "momentum", "dampening", "nesterov", "maximize")}
+def _sgd(graph: Graph, group: dict, params: list, grads: list, states: dict[str, list], options: dict) -> None:
+    options |= {name: group[name] for name in ("weight_decay", "momentum", "dampening", "nesterov", "maximize")}
     tensors = params, grads, states.get("momentum_buffer", [])
-    graph.call_function(aten._fused_sgd_.tensor_lr, tensors, options | {"lr": lr, "is_first_step": False})
+    graph.call_function(aten._fused_sgd_.tensor_lr, tensors, options | {"is_first_step": False})
 
 
-def _adagrad(graph: Graph, group: dict, params: list, grads: list, states: dict[str, list], lr: Node) -> None:
-    options = {name: group[name] for name in ("lr_decay", "weight_decay", "eps", "maximize")}
-    graph.call_function(aten._foreach_add_.Scalar, (states["step"], 1))
+def _adagrad(graph: Graph, group: dict, params: list, grads: list, states: dict[str, list], options: dict) -> None:
+    options |= {name: group[name] for name in ("lr_decay", "weight_decay", "eps", "maximize")}
+    _count(graph, states["step"], options)
     tensors = params, grads, states["sum"], states["step"]
-    graph.call_function(aten._fused_adagrad_.tensor_lr, tensors, options | {"lr": lr})
+    graph.call_function(aten._fused_adagrad_.tensor_lr, tensors, options)
 
 
 _UPDATES: dict[type, Callable] = {Adam: _adam, AdamW: _adam, SGD: _sgd, Adagrad: _adagrad}
@@ -74,7 +80,13 @@ class Fused(Update):
             for name in self.names(param, number)
         )
 
-    def append(self, graph: Graph, params: Sequence[tuple[nn.Parameter, Node, Node]], inputs: Sequence[Node]) -> None:
+    def append(
+        self,
+        graph: Graph,
+        params: Sequence[tuple[nn.Parameter, Node, Node]],
+        inputs: Sequence[Node],
+        found: Node | None,
+    ) -> None:
         groups, group_of = self.optimizer.param_groups, self.group_of()
         rates, rest = inputs[: len(groups)], iter(inputs[len(groups) :])
         packs: dict[tuple, tuple[list, list, dict[str, list]]] = {}
@@ -87,4 +99,5 @@ class Fused(Update):
                 pack[2].setdefault(name, []).append(next(rest))
         with graph.inserting_before(graph.output_node()):
             for (number, _, _), (nodes, grads, states) in packs.items():
-                _UPDATES[type(self.optimizer)](graph, groups[number], nodes, grads, states, rates[number])
+                options = {"lr": rates[number]} | ({"found_inf": found} if found else {})
+                _UPDATES[type(self.optimizer)](graph, groups[number], nodes, grads, states, options)

@@ -48,25 +48,36 @@ class Traced(Update):
             raise MissingState
         return tuple(name for name, value in names if isinstance(own[name], Tensor))
 
-    def append(self, graph: Graph, params: Sequence[tuple[nn.Parameter, Node, Node]], inputs: Sequence[Node]) -> None:
+    def append(
+        self,
+        graph: Graph,
+        params: Sequence[tuple[nn.Parameter, Node, Node]],
+        inputs: Sequence[Node],
+        found: Node | None,
+    ) -> None:
         real = [param for param, *_ in params]
         _check_apart([*real, *self.tensors(real)])
-        nodes = [*(node for _, node, _ in params), *(grad for *_, grad in params), *inputs]
+        nodes = [*(node for _, node, _ in params), *(grad for *_, grad in params)]
+        nodes += [*inputs, *([found] if found else [])]
         examples = [node.meta["val"] for node in nodes]
-        traced = self._trace(real, examples)
+        traced = self._trace(real, examples, bool(found))
         if not type(self.optimizer).__module__.startswith("torch.optim"):
             # Another trace finds what depends on Python's state, such as counters and random numbers.
-            if self._trace(real, examples).graph.python_code("self").src != traced.graph.python_code("self").src:
+            if (
+                self._trace(real, examples, bool(found)).graph.python_code("self").src
+                != traced.graph.python_code("self").src
+            ):
                 raise Untraceable(f"{type(self.optimizer).__name__}.step() differs from call to call")
         _inline(traced, graph, nodes, slice(len(real), 2 * len(real)))
 
-    def _trace(self, params: list[nn.Parameter], examples: list[Tensor]) -> GraphModule:
+    def _trace(self, params: list[nn.Parameter], examples: list[Tensor], is_scaled: bool) -> GraphModule:
         """The graph of one step() for parameters, gradients, learning rates and state, which it writes in place."""
 
         def update(*flat):
             count = len(params)
             with torch.no_grad(), _SingleTensors():
-                self._step(params, flat[:count], flat[count : 2 * count], flat[2 * count :])
+                found = flat[-1] if is_scaled else None
+                self._step(params, flat[:count], flat[count : 2 * count], flat[2 * count :], found)
 
         try:
             with detect_fake_mode(examples), torch.compiler._compile_session_context():
@@ -83,7 +94,9 @@ class Traced(Update):
         _drop_copies(traced.graph)
         return traced
 
-    def _step(self, params: list[nn.Parameter], values: Sequence, grads: Sequence, rest: Sequence) -> None:
+    def _step(
+        self, params: list[nn.Parameter], values: Sequence, grads: Sequence, rest: Sequence, found: Tensor | None
+    ) -> None:
         """Run step() on copies of parameters and state, and copy back what it leaves."""
         optimizer = self.optimizer
         groups, group_of = optimizer.param_groups, self.group_of()
@@ -135,7 +148,8 @@ class Traced(Update):
                 else:
                     back.append((old, value))
         for old, value in back:
-            old.copy_(value.to(old.dtype))
+            new = value.to(old.dtype)
+            old.copy_(new if found is None else torch.where(found > 0, old, new))
 
 
 class _SingleTensors(TorchFunctionMode):

@@ -72,12 +72,19 @@ class Update:
         """True if no parameter that may get a gradient lacks its state."""
         raise NotImplementedError
 
-    def append(self, graph: Graph, params: Sequence[tuple[nn.Parameter, Node, Node]], inputs: Sequence[Node]) -> None:
+    def append(
+        self,
+        graph: Graph,
+        params: Sequence[tuple[nn.Parameter, Node, Node]],
+        inputs: Sequence[Node],
+        found: Node | None,
+    ) -> None:
         """Add the update's operators at the end of a graph.
 
         Args:
             params: the parameters, each with its node and its gradient's.
             inputs: nodes of `tensors` of these parameters.
+            found: 1 if there is no update, since a gradient is not finite; else 0. None: there is always one.
 
         Raises:
             Untraceable: no plan has the update.
