@@ -178,6 +178,40 @@ def test_settings_change():
     same(tensors(other, second), tensors(one, first))
 
 
+def test_settings_that_change_in_each_step():
+    """The optimizer's step() runs by itself then, after one plan of the gradients."""
+    one, other = net(), net()
+    first, second = OPTIMIZERS["nesterov"](one.parameters()), OPTIMIZERS["nesterov"](other.parameters())
+    step = torch_reformer.training_step(other, loss_of, second)
+    with pytest.warns(UserWarning, match="again and again"):
+        for number, batch in enumerate(batches(12)):
+            for optimizer in (first, second):
+                optimizer.param_groups[0]["momentum"] = 0.9 - 0.01 * number
+            eager(one, first, loss_of, [batch])
+            step(*batch)
+    same(tensors(other, second), tensors(one, first))
+    assert len(step.reports) < 6
+
+
+def test_parameters_that_begin_to_be_trained():
+    one, other = net(), net()
+    optimizers = [OPTIMIZERS["sgd"](model.conv.parameters()) for model in (one, other)]
+    step = torch_reformer.training_step(other, loss_of, optimizers[1])
+    optimizers[1].register_step_post_hook(lambda *_: None)
+    data = batches(4)
+    with pytest.warns(UserWarning, match="hooks"):
+        for batch in data[:2]:
+            step(*batch)
+    eager(one, optimizers[0], loss_of, data[:2])
+    for model, optimizer in zip((one, other), optimizers, strict=True):
+        optimizer.add_param_group({"params": [*model.head.parameters()]})
+        model.zero_grad()
+    eager(one, optimizers[0], loss_of, data[2:])
+    for batch in data[2:]:
+        step(*batch)
+    same([*other.state_dict().values()], [*one.state_dict().values()])
+
+
 def test_results_besides_the_loss():
     model = net()
 

@@ -14,7 +14,7 @@ from torch.fx import GraphModule
 from ..compiler.backend import compile_step
 from ..compiler.joint_graph.whole_step import without_factor
 from .scaling import Scaling
-from .update import Update
+from .update import State, Update
 
 
 def clipped(grads: Sequence[Tensor], most: float) -> list[Tensor]:
@@ -65,7 +65,8 @@ class StepBackend:
         params = [real[place] for place in places]
         update = self._update if self._is_last else None
         sums = [self._sum(param) for param in params] if self._sums is not None else []
-        state = update.tensors(params) if update else []
+        own = State(update, params) if update else None
+        state = own.tensors() if own else []
         # Inputs that keep their addresses come first: parameters and buffers, sums and state.
         first = [place for place, value in enumerate(real) if _is_static(value)]
         rest = [place for place, value in enumerate(real) if not _is_static(value)]
@@ -135,7 +136,7 @@ class StepBackend:
         )
 
         def run(*args):
-            state = update.tensors(params) if update else ()
+            state = own.tensors() if own else ()
             scales = scaling.tensors(one.device) if scaling else (one,)
             if any(args[place] is not param for place, param in zip(places, params, strict=True)):
                 raise ChangedParameters

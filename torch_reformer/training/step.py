@@ -15,7 +15,7 @@ from torch.utils._pytree import tree_map_only
 
 from .fused import Fused, is_fused
 from .scaling import Scaling
-from .update import MissingState, Untraceable, Update, settings, why_apart
+from .update import MissingState, Untraceable, Update, settings, trained, why_apart
 
 if TYPE_CHECKING:
     from ..compiler.analysis.report import Report
@@ -78,18 +78,19 @@ class TrainingStep:
 
     def _prepare(self) -> None:
         """Make functions to compile, anew if settings of the optimizer have changed."""
-        why = why_apart(self.optimizer) or self._untraceable
-        current = [why, settings(self.optimizer) if why is None else None]
-        current += [self._scaling.settings()] if self._scaling else []
+        current = [trained(self.optimizer), self._scaling.settings() if self._scaling else None]
+        if self._why_update is None:  # else the optimizer's step() reads its settings
+            current.append(settings(self.optimizer))
         if current == self._settings:
             return
+        why = self._why_update or why_apart(self.optimizer) or self._untraceable
         self._plans += 1
         if self._plans > MOST_PLANS and why is None:
             why = "settings of the optimizer other than the learning rate change again and again"
         if why is not None and self._why_update is None and not self._scaling:
             warnings.warn(f"the optimizer's step() runs after the plan: {why}", stacklevel=4)
         self._why_update = why
-        self._settings, self._sums = current, {}
+        self._settings, self._sums = current[: 3 if why is None else 2], {}
         self._update = self._new_update() if why is None else None
         self._has_begun = False
         self._last = self._compiled(is_last=True)

@@ -17,7 +17,7 @@ from torch.overrides import TorchFunctionMode
 
 from ..compiler.decompositions.table import decompositions
 from ..compiler.ir.custom_ops import after
-from .update import MissingState, Untraceable, Update
+from .update import MissingState, State, Untraceable, Update
 
 aten = torch.ops.aten
 # Settings under which PyTorch's optimizers compute one tensor after the other, without numbers of the host.
@@ -27,6 +27,8 @@ _TRACED = {"capturable": True, "foreach": False, "fused": False}
 class Traced(Update):
     """The update of any optimizer whose step() can be traced. It may read and change parameters, their gradients, their
     state and its settings; a step() that changes anything else is refused."""
+
+    has_constants = True
 
     def __init__(self, optimizer: Optimizer):
         super().__init__(optimizer)
@@ -56,7 +58,7 @@ class Traced(Update):
         found: Node | None,
     ) -> None:
         real = [param for param, *_ in params]
-        _check_apart([*real, *self.tensors(real)])
+        _check_apart([*real, *State(self, real).tensors()])
         nodes = [*(node for _, node, _ in params), *(grad for *_, grad in params)]
         nodes += [*inputs, *([found] if found else [])]
         examples = [node.meta["val"] for node in nodes]

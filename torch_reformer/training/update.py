@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -38,18 +38,72 @@ def why_apart(optimizer: Optimizer) -> str | None:
     return None
 
 
+def trained(optimizer: Optimizer) -> list[Any]:
+    """The parameters that the optimizer trains, as numbers to compare."""
+    return [[(id(param), param.requires_grad) for param in group["params"]] for group in optimizer.param_groups]
+
+
 def settings(optimizer: Optimizer) -> list[Any]:
-    """All that a plan has as constants: the groups, without their learning rates."""
+    """All else that a plan of the update has as constants, or that decides about it, without learning rates."""
     changing = "params", "lr", "initial_lr"
-    return [
-        ([id(param) for param in group["params"] if param.requires_grad],)
-        + tuple((name, value) for name, value in group.items() if name not in changing)
+    has_hooks = bool(optimizer._optimizer_step_pre_hooks or optimizer._optimizer_step_post_hooks)
+    return [has_hooks, "step" in vars(optimizer)] + [
+        [group["params"][0].dtype, *((name, value) for name, value in group.items() if name not in changing)]
         for group in optimizer.param_groups
     ]
 
 
+class State:
+    """The state of some parameters, as a list of tensors that is checked and read in each step."""
+
+    def __init__(self, update: Update, params: Sequence[nn.Parameter]):
+        self._update, self._params = update, params
+        self._owners: list[tuple[nn.Parameter, dict, int]] = []
+        self._places: list[tuple[dict, str]] = []
+        self._constants: list[tuple[dict, str, Any]] = []
+        self._find()
+
+    def tensors(self) -> list[Tensor]:
+        """Learning rates, and the parameters' tensors.
+
+        Raises:
+            MissingState: a parameter has no state, or other state than before.
+        """
+        state = self._update.optimizer.state
+        if any(state.get(param, _NONE) is not own or len(own) != count for param, own, count in self._owners):
+            self._find()
+        if any(own.get(name) != value for own, name, value in self._constants):
+            raise MissingState
+        try:
+            return [*self._update.rates(), *(own[name] for own, name in self._places)]
+        except KeyError as error:
+            raise MissingState from error
+
+    def _find(self) -> None:
+        update, state, group_of = self._update, self._update.optimizer.state, self._update.group_of()
+        self._owners, self._places, self._constants = [], [], []
+        for param in self._params:
+            own = state.get(param, _NONE)
+            names = update.names(param, group_of[param])
+            for name in names:
+                value = own.get(name)
+                if not isinstance(value, Tensor):
+                    raise MissingState
+                if value.device != param.device:  # a counter, which PyTorch keeps on the CPU
+                    own[name] = value.to(param.device)
+                self._places.append((own, name))
+            self._owners.append((param, own, len(own)))
+            if update.has_constants:
+                self._constants += [(own, name, value) for name, value in own.items() if name not in names]
+
+
+_NONE: dict[str, Any] = {}
+
+
 class Update:
     """The update of one optimizer. Subclasses say which tensors it has of each parameter, and append its operators."""
+
+    has_constants = False  # whether the rest of a parameter's state must stay as it is
 
     def __init__(self, optimizer: Optimizer):
         self.optimizer = optimizer
@@ -83,7 +137,7 @@ class Update:
 
         Args:
             params: the parameters, each with its node and its gradient's.
-            inputs: nodes of `tensors` of these parameters.
+            inputs: nodes of the learning rates and of these parameters' state.
             found: 1 if there is no update, since a gradient is not finite; else 0. None: there is always one.
 
         Raises:
@@ -95,27 +149,8 @@ class Update:
         groups = self.optimizer.param_groups
         return {param: number for number, group in enumerate(groups) for param in group["params"]}
 
-    def tensors(self, params: Iterable[nn.Parameter]) -> list[Tensor]:
-        """Learning rates, and the state of parameters.
-
-        Raises:
-            MissingState: a parameter has no state, or other state than before.
-        """
-        self._set_rates()
-        group_of, state = self.group_of(), self.optimizer.state
-        tensors = list(self._rates)
-        for param in params:
-            own = state.get(param, {})
-            for name in self.names(param, group_of[param]):
-                value = own.get(name)
-                if not isinstance(value, Tensor):
-                    raise MissingState
-                if value.device != param.device:  # a counter, which PyTorch keeps on the CPU
-                    own[name] = value = value.to(param.device)
-                tensors.append(value)
-        return tensors
-
-    def _set_rates(self) -> None:
+    def rates(self) -> list[Tensor]:
+        """Learning rates of the groups."""
         for number, group in enumerate(self.optimizer.param_groups):
             rate = group.get("lr", 0.0)
             if isinstance(rate, Tensor) and rate.device.type != "cpu":
@@ -124,3 +159,4 @@ class Update:
             elif float(rate) != self._values[number]:
                 self._values[number] = value = float(rate)
                 self._rates[number].fill_(value)
+        return self._rates
