@@ -145,6 +145,10 @@ def _may_overwrite(group: FusionGroup, operation: Map, target: View) -> bool:
     result = operation.results[0]
     if group.written_map(result) is not None or any(key[0] is target.value for key in group.transposed):
         return False
+    if any(
+        gather.table.value is target.value or gather.index.value is target.value for gather in group.gathers.values()
+    ):
+        return False
     keys = [key for key in group.inputs if key[0] is target.value]
     if not keys:
         return _are_same(result.memory or result.layout, target.layout)
