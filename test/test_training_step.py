@@ -136,9 +136,10 @@ def test_version_counters_count_updates():
     assert model.head.weight._version > version
 
 
-def test_checkpoints_of_eager_and_back():
+@pytest.mark.parametrize("make", [OPTIMIZERS["adamw"], torch.optim.RMSprop])
+def test_checkpoints_of_eager_and_back(make):
     one, other = net(), net()
-    first, second = OPTIMIZERS["adamw"](one.parameters()), OPTIMIZERS["adamw"](other.parameters())
+    first, second = make(one.parameters()), make(other.parameters())
     step = torch_reformer.training_step(other, loss_of, second)
     data = batches(9)
     for batch in data[:3]:

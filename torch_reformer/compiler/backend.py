@@ -243,7 +243,7 @@ def compile_step(
         module = whole_step(module, inputs, tangent, results, partition)
         dropped = append(module)
         run = compile_graph(module, report)
-        run = recorded(run) if recorded else run
+        run = recorded(run, module) if recorded else run
         return Uncached(lambda args: [*run(args), *[None] * dropped])  # AOTAutograd counts the results
 
     class Step(nn.Module):

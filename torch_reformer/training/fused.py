@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.fx import Graph, Node
 from torch.optim import SGD, Adagrad, Adam, AdamW, Optimizer
 
-from .update import Update
+from .update import Owned, Update
 
 aten = torch.ops.aten
 
@@ -80,13 +80,7 @@ class Fused(Update):
             for name in self.names(param, number)
         )
 
-    def append(
-        self,
-        graph: Graph,
-        params: Sequence[tuple[nn.Parameter, Node, Node]],
-        inputs: Sequence[Node],
-        found: Node | None,
-    ) -> None:
+    def append(self, graph: Graph, params: Owned, inputs: Sequence[Node], found: Node | None) -> None:
         groups, group_of = self.optimizer.param_groups, self.group_of()
         rates, rest = inputs[: len(groups)], iter(inputs[len(groups) :])
         packs: dict[tuple, tuple[list, list, dict[str, list]]] = {}

@@ -17,7 +17,7 @@ from torch.overrides import TorchFunctionMode
 
 from ..compiler.decompositions.table import decompositions
 from ..compiler.ir.custom_ops import after
-from .update import MissingState, State, Untraceable, Update
+from .update import MissingState, Owned, State, Untraceable, Update
 
 aten = torch.ops.aten
 # Settings under which PyTorch's optimizers compute one tensor after the other, without numbers of the host.
@@ -50,13 +50,7 @@ class Traced(Update):
             raise MissingState
         return tuple(name for name, value in names if isinstance(own[name], Tensor))
 
-    def append(
-        self,
-        graph: Graph,
-        params: Sequence[tuple[nn.Parameter, Node, Node]],
-        inputs: Sequence[Node],
-        found: Node | None,
-    ) -> None:
+    def append(self, graph: Graph, params: Owned, inputs: Sequence[Node], found: Node | None) -> None:
         real = [param for param, *_ in params]
         _check_apart([*real, *State(self, real).tensors()])
         nodes = [*(node for _, node, _ in params), *(grad for *_, grad in params)]

@@ -10,6 +10,8 @@ from torch import Tensor, nn
 from torch.fx import Graph, Node
 from torch.optim import Optimizer
 
+Owned = Sequence[tuple[nn.Parameter, Node, Node]]  # parameters, each with its node in a graph and its gradient's
+
 
 class MissingState(Exception):
     """The optimizer has not made a parameter's state yet, or has made other state: its own step() does."""
@@ -126,13 +128,7 @@ class Update:
         """True if no parameter that may get a gradient lacks its state."""
         raise NotImplementedError
 
-    def append(
-        self,
-        graph: Graph,
-        params: Sequence[tuple[nn.Parameter, Node, Node]],
-        inputs: Sequence[Node],
-        found: Node | None,
-    ) -> None:
+    def append(self, graph: Graph, params: Owned, inputs: Sequence[Node], found: Node | None) -> None:
         """Add the update's operators at the end of a graph.
 
         Args:
