@@ -31,6 +31,7 @@ from .analysis.trace import traced
 from .decompositions.table import decompositions
 from .decompositions.tracing import tracing
 from .ir.stages import reset
+from .joint_graph.whole_step import whole_step
 from .pipeline import compile_graph, partition, pre_grad
 from .runtime.compiled import Compiled, Uncached, cached_by
 
@@ -214,6 +215,9 @@ def compile_step(
     inputs: list,
     append: Callable[[GraphModule], int],
     fixed: int,
+    tangent: int,
+    results: int,
+    budget: float,
     mode: str | None,
     report: Callable[[Report], Any] | None,
 ) -> Callable[..., list]:
@@ -224,6 +228,9 @@ def compile_step(
         append: adds operators that write inputs in place to the end of the traced graph. It may drop the last results,
             and returns their number.
         fixed: the number of inputs that keep their addresses. They come first; only these may be written.
+        tangent: position of the input that is the gradient of the loss.
+        results: the number of the function's results before the gradients.
+        budget: as the option ``memory_budget``.
     """
     graphs = None
     if mode == "reduce-overhead":
@@ -233,16 +240,17 @@ def compile_step(
 
     def compiler(module: GraphModule, inputs: list) -> Compiled:
         recorded = graphs.step(module, inputs, fixed) if graphs else None
+        module = whole_step(module, inputs, tangent, results, partition)
         dropped = append(module)
         run = compile_graph(module, report)
-        run = recorded(run) if recorded else run
+        run = recorded(run, module) if recorded else run
         return Uncached(lambda args: [*run(args), *[None] * dropped])  # AOTAutograd counts the results
 
     class Step(nn.Module):
         def forward(self, *args):
             return step(*args)
 
-    config = _AOT_CONFIG | {"enable_autograd_cache": False}
+    config = _AOT_CONFIG | {"enable_autograd_cache": False, "activation_memory_budget": budget}
     options = {name: value for name, value in _AOT_OPTIONS.items() if name != "partition_fn"}
     with functorch_config.patch(config), _compiling(), torch.no_grad():
         return aot_module_simplified(Step(), inputs, compiler, inference_compiler=compiler, **options)

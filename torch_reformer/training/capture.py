@@ -12,7 +12,9 @@ from torch._subclasses.fake_tensor import FakeTensor
 from torch.fx import GraphModule
 
 from ..compiler.backend import compile_step
-from .update import Update
+from ..compiler.joint_graph.whole_step import without_factor
+from .scaling import Scaling
+from .update import State, Update
 
 
 def clipped(grads: Sequence[Tensor], most: float) -> list[Tensor]:
@@ -31,6 +33,7 @@ class StepBackend:
         sums: gradients of earlier micro-batches by parameter; None if there is one micro-batch.
         is_last: whether the update follows.
         keep: what gets the gradients by parameter; None if nobody does.
+        scaling: of the loss, if it is scaled.
     """
 
     def __init__(
@@ -43,82 +46,107 @@ class StepBackend:
         sums: dict[nn.Parameter, Tensor] | None,
         is_last: bool,
         keep: Callable[[list[nn.Parameter], list[Tensor]], None] | None,
+        scaling: Scaling | None,
         mode: str | None,
+        budget: float,
         report: Callable | None,
     ):
         self._trained, self._update, self._clip, self._share = trained, update, clip, share
         self._sums, self._is_last, self._keep, self._mode, self._report = sums, is_last, keep, mode, report
+        self._budget, self._scaling = budget, scaling
 
     def __call__(self, module: GraphModule, inputs: list[Any]) -> Callable:
-        if module.graph.find_nodes(op="call_function", target=torch.ops.higher_order.tag_activation_checkpoint):
-            raise ValueError("a step in one plan recomputes nothing, so it would keep what a checkpoint drops")
         nodes = module.graph.find_nodes(op="placeholder")
         real = [node.meta["grapharg"].example for node in nodes]
         fake_mode = detect_fake_mode(inputs)
         examples = [_fake(tensor, fake_mode) for tensor in inputs]
         places = [place for place, tensor in enumerate(real) if isinstance(tensor, Tensor) and tensor in self._trained]
-        places = self._with_gradients(module, examples, places)
+        places, loss = self._with_gradients(module, examples, places)
         params = [real[place] for place in places]
         update = self._update if self._is_last else None
         sums = [self._sum(param) for param in params] if self._sums is not None else []
-        state = update.tensors(params) if update else []
+        own = State(update, params) if update else None
+        state = own.tensors() if own else []
         # Inputs that keep their addresses come first: parameters and buffers, sums and state.
         first = [place for place, value in enumerate(real) if _is_static(value)]
         rest = [place for place, value in enumerate(real) if not _is_static(value)]
-        fixed = len(first) + len(sums) + len(state)
-        extra = [fake_mode.from_tensor(tensor, static_shapes=True) for tensor in (*sums, *state)]
+        scaling, one = self._scaling, torch.ones((), dtype=loss.dtype, device=loss.device)
+        # The gradient of the loss, and the number of steps since it changed, if it is a scale.
+        scales = scaling.tensors(loss.device) if scaling else [one]
+        tangent = len(first) + len(sums) + len(state)
+        fixed = tangent + len(scales)
+        extra = [fake_mode.from_tensor(tensor, static_shapes=True) for tensor in (*sums, *state, *scales)]
         fakes = [*_detached(examples, first), *extra, *_detached(examples, rest)]
         at = {place: number for number, place in enumerate([*first, *[None] * len(extra), *rest])}
         results = len(_results(module))
 
         def step(*flat):
             inputs = [flat[at[place]] for place in range(len(real))]
-            grads, outputs = self._gradients(module, inputs, places)
+            grads, outputs = self._gradients(module, inputs, places, flat[tangent])
             before = flat[len(first) : len(first) + len(sums)]
             with torch.no_grad():
                 if sums and self._is_last:
-                    grads = [one + grad for one, grad in zip(before, grads, strict=True)]
+                    grads = [sum + grad for sum, grad in zip(before, grads, strict=True)]
+                found = []
+                if scaling and self._is_last:
+                    grads, bad = scaling.unscaled(grads, flat[tangent])
+                    found = [bad]
                 if self._clip is not None and self._is_last:
                     grads = clipped(grads, self._clip)
-            return [*outputs, *grads]
+            return [*outputs, *grads, *found]
 
         gives_grads = self._keep is not None and self._is_last
 
         def append(graph_module: GraphModule) -> int:
             """Add what writes in place after all else. Drop gradients that nobody gets, and return their number."""
+            if not scaling:
+                without_factor(graph_module, tangent)
             graph, output = graph_module.graph, graph_module.graph.output_node()
             nodes = graph.find_nodes(op="placeholder")
             outputs = _results(graph_module)
-            grads = outputs[results:]
+            grads = outputs[results : results + len(params)]
+            found = outputs[-1] if scaling and self._is_last else None
             before = nodes[len(first) : len(first) + len(sums)]
             if update:
                 owned = [nodes[at[place]] for place in places]
-                inputs = nodes[len(first) + len(sums) : len(first) + len(extra)]
-                update.append(graph, list(zip(params, owned, grads, strict=True)), inputs)
+                inputs = nodes[len(first) + len(sums) : tangent]
+                update.append(graph, list(zip(params, owned, grads, strict=True)), inputs, found)
+            if found:
+                scaling.append(graph, nodes[tangent], nodes[tangent + 1], found)
             if sums:
                 with graph.inserting_before(output):
                     if self._is_last:
                         graph.call_function(torch.ops.aten._foreach_zero_.default, (list(before),))
                     else:
                         graph.call_function(torch.ops.aten._foreach_add_.List, (list(before), grads))
-            if gives_grads:
-                return 0
-            output.args = (outputs[:results],)
-            return len(grads)
+            kept = _results(graph_module)[: results + (len(params) if gives_grads else 0)]
+            output.args = (kept,)
+            return len(outputs) - len(kept)
 
-        compiled = compile_step(step, fakes, append, fixed, self._mode, self._report)
+        compiled = compile_step(
+            step,
+            fakes,
+            append,
+            fixed=fixed,
+            tangent=tangent,
+            results=results,
+            budget=self._budget,
+            mode=self._mode,
+            report=self._report,
+        )
 
         def run(*args):
-            state = update.tensors(params) if update else ()
+            state = own.tensors() if own else ()
+            scales = scaling.tensors(one.device) if scaling else (one,)
             if any(args[place] is not param for place, param in zip(places, params, strict=True)):
                 raise ChangedParameters
             with torch.no_grad():
-                flat = [*(args[place] for place in first), *sums, *state, *(args[place] for place in rest)]
+                flat = [*(args[place] for place in first), *sums, *state, *scales, *(args[place] for place in rest)]
                 outputs = compiled(*flat)
                 if update:
                     torch.autograd.graph.increment_version([*params, *state])
             if gives_grads and self._keep:
-                self._keep(params, list(outputs[results:]))
+                self._keep(params, list(outputs[results : results + len(params)]))
             return tuple(outputs[:results])
 
         return run
@@ -128,8 +156,8 @@ class StepBackend:
             self._sums[param] = torch.zeros_like(param, requires_grad=False)
         return self._sums[param]
 
-    def _with_gradients(self, module: GraphModule, examples: list, places: list[int]) -> list[int]:
-        """Those of the places whose inputs the loss depends on."""
+    def _with_gradients(self, module: GraphModule, examples: list, places: list[int]) -> tuple[list[int], Tensor]:
+        """Those of the places whose inputs the loss depends on, and the fake loss."""
         with detect_fake_mode(examples), torch.enable_grad():
             leaves = {place: examples[place].detach().clone().requires_grad_() for place in places}
             copies = [leaves.get(place, _copied(tensor)) for place, tensor in enumerate(examples)]
@@ -137,14 +165,16 @@ class StepBackend:
             if not isinstance(loss, Tensor) or loss.dim() or not loss.requires_grad:
                 raise ValueError("a training step needs a loss that is one number and depends on parameters")
             grads = torch.autograd.grad(loss, list(leaves.values()), allow_unused=True)
-        return [place for place, grad in zip(places, grads, strict=True) if grad is not None]
+        return [place for place, grad in zip(places, grads, strict=True) if grad is not None], loss
 
-    def _gradients(self, module: GraphModule, inputs: list, places: list[int]) -> tuple[Sequence[Tensor], list]:
+    def _gradients(
+        self, module: GraphModule, inputs: list, places: list[int], tangent: Tensor
+    ) -> tuple[Sequence[Tensor], list]:
         with torch.enable_grad():
             leaves = {place: inputs[place].detach().requires_grad_() for place in places}
             outputs = module(*(leaves.get(place, tensor) for place, tensor in enumerate(inputs)))
             loss = outputs[0] if self._share == 1 else outputs[0] * self._share
-            grads = torch.autograd.grad(loss, list(leaves.values()))
+            grads = torch.autograd.grad(loss, list(leaves.values()), tangent.to(loss.dtype))
         with torch.no_grad():
             shaped = [_like(grad, inputs[place]) for grad, place in zip(grads, places, strict=True)]
         return shaped, [output.detach() if isinstance(output, Tensor) else output for output in outputs]

@@ -9,10 +9,13 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
+from torch.amp import GradScaler
 from torch.optim import Optimizer
 from torch.utils._pytree import tree_map_only
 
-from .update import MissingState, Update, settings, why_apart
+from .fused import Fused, is_fused
+from .scaling import Scaling
+from .update import MissingState, Untraceable, Update, settings, trained, why_apart
 
 if TYPE_CHECKING:
     from ..compiler.analysis.report import Report
@@ -39,18 +42,20 @@ class TrainingStep:
         mode: str | None,
         memory_budget: float,
         keep_grads: bool,
+        grad_scaler: GradScaler | None,
     ):
         self.model, self.optimizer, self.reason = model, optimizer, None
         self.reports: list[Report] = []
         self._loss, self._clip, self._accumulate, self._mode = loss, clip_grad_norm, accumulate, mode
         self._budget, self._keeps = memory_budget, keep_grads
+        self.grad_scaler = grad_scaler
+        self._scaling = Scaling(grad_scaler) if grad_scaler is not None and grad_scaler.is_enabled() else None
         self._apart_loss: Callable | None = None
         self._plans, self._settings = 0, None
         self._has_begun = False
         self._earlier: Any = None  # of micro-batches before the last
         self._why_update: str | None = None
-        if memory_budget < 1:
-            self._go_apart("a memory budget below 1 needs a forward and a backward")
+        self._untraceable: str | None = None
 
     def __call__(self, *batch):
         with torch.enable_grad():
@@ -59,29 +64,44 @@ class TrainingStep:
             if self.reason is not None:
                 return self._apart(self._compiled_loss(), batch)
             self._prepare()
-            if self._update and not self._has_begun:
-                self._has_begun = True
-                if not self._update.has_state():
-                    return self._apart(self._loss, batch)
+            if self._scaling and not self._update:
+                self._go_apart(f"the plan has no update that a scaler could leave out: {self._why_update}")
+                return self._apart(self._compiled_loss(), batch)
+            if self._update and not self._has_begun and not self._update.has_state():
+                scaler = self._scaling.scaler if self._scaling else None
+                scale = scaler.get_scale() if scaler else 0
+                result = self._apart(self._loss, batch)
+                self._has_begun = not scaler or scaler.get_scale() >= scale  # else there was no update
+                return result
+            self._has_begun = True
             return self._whole(batch)
 
     def _prepare(self) -> None:
         """Make functions to compile, anew if settings of the optimizer have changed."""
-        why = why_apart(self.optimizer)
-        current = [why, settings(self.optimizer) if why is None else None]
+        current = [trained(self.optimizer), self._scaling.settings() if self._scaling else None]
+        if self._why_update is None:  # else the optimizer's step() reads its settings
+            current.append(settings(self.optimizer))
         if current == self._settings:
             return
+        why = self._why_update or why_apart(self.optimizer) or self._untraceable
         self._plans += 1
         if self._plans > MOST_PLANS and why is None:
             why = "settings of the optimizer other than the learning rate change again and again"
-        if why is not None and self._why_update is None:
+        if why is not None and self._why_update is None and not self._scaling:
             warnings.warn(f"the optimizer's step() runs after the plan: {why}", stacklevel=4)
         self._why_update = why
-        self._settings, self._sums = current, {}
-        self._update = Update(self.optimizer) if why is None else None
+        self._settings, self._sums = current[: 3 if why is None else 2], {}
+        self._update = self._new_update() if why is None else None
         self._has_begun = False
         self._last = self._compiled(is_last=True)
         self._earlier = self._compiled(is_last=False) if self._accumulate > 1 else None
+
+    def _new_update(self) -> Update:
+        if is_fused(self.optimizer):
+            return Fused(self.optimizer)
+        from .traced import Traced  # imports Dynamo, which takes seconds
+
+        return Traced(self.optimizer)
 
     def _compiled(self, is_last: bool) -> Callable:
         from .capture import StepBackend  # imports Dynamo, which takes seconds
@@ -96,7 +116,9 @@ class TrainingStep:
             sums=self._sums if self._accumulate > 1 else None,
             is_last=is_last,
             keep=_set_grads if needs_grads else None,
+            scaling=self._scaling,
             mode=self._mode,
+            budget=self._budget,
             report=self.reports.append,
         )
         model, loss = self.model, self._loss
@@ -124,9 +146,11 @@ class TrainingStep:
             results.append(self._own(self._last(*parts[-1])[1]))
         except (MissingState, ChangedParameters, TorchDynamoException, FailOnRecompileLimitHit) as error:
             cause = error.__cause__ or getattr(error, "inner_exception", None)
-            if any(isinstance(each, (MissingState, ChangedParameters)) for each in (error, cause)):
-                self._settings = None  # the next step makes its functions anew, and their sums
-                return self._apart(self._loss, batch)
+            for each in (error, cause):
+                if isinstance(each, (MissingState, ChangedParameters, Untraceable)):
+                    self._settings = None  # the next step makes its functions anew, and their sums
+                    self._untraceable = str(each) if isinstance(each, Untraceable) else self._untraceable
+                    return self._apart(self._loss, batch)
             self._drop_sums()
             result = self._apart(self._compiled_loss(), batch)  # raises what the loss raises
             self._go_apart(_sentence(error))
@@ -148,17 +172,25 @@ class TrainingStep:
 
     def _apart(self, loss: Callable, batch: tuple):
         """Run the step by autograd and the optimizer's own step()."""
+        scaler = self._scaling.scaler if self._scaling else None
         self._drop_grads()
         results = []
         for part in self._parts(batch):
             result = loss(self.model, *part)
             first = result[0] if isinstance(result, (tuple, list)) else result
-            (first / self._accumulate if self._accumulate > 1 else first).backward()
+            first = first / self._accumulate if self._accumulate > 1 else first
+            (scaler.scale(first) if scaler else first).backward()
             results.append(_detached(result))
         if self._clip is not None:
+            if scaler:
+                scaler.unscale_(self.optimizer)
             trained = [param for param in self._trained() if param.grad is not None]
             torch.nn.utils.clip_grad_norm_(trained, self._clip)
-        self.optimizer.step()
+        if scaler:
+            scaler.step(self.optimizer)
+            scaler.update()
+        else:
+            self.optimizer.step()
         if not self._keeps:
             self._drop_grads()
         return _joined(results)
@@ -258,6 +290,7 @@ def training_step(
     mode: str | None = None,
     memory_budget: float = 1.0,
     keep_grads: bool = False,
+    grad_scaler: GradScaler | None = None,
 ) -> TrainingStep:
     """A function that runs a whole training step as one plan: forward, backward, clipping and the optimizer's update.
 
@@ -270,17 +303,21 @@ def training_step(
         model: any module.
         loss: called as ``loss(model, *batch)``. It gives the loss, one number, or a tuple that begins with it; the
             step returns the same.
-        optimizer: Adam, AdamW, SGD, or Adagrad on CPUs. The step() of others runs after the plan, with a warning.
+        optimizer: any whose step() can be traced, as element-wise ones can. The step() of others runs after the plan,
+            with a warning.
         clip_grad_norm: the largest norm of all gradients, as of torch.nn.utils.clip_grad_norm_.
         accumulate: the number of micro-batches into which a batch is split along the first dimension of its tensors.
             The loss is the mean of theirs; what the loss gives besides comes in lists.
         mode: None, "default", or "reduce-overhead", which records the step as a CUDA graph.
-        memory_budget: as the backend's option. Below 1 the step is two plans and the optimizer's step().
+        memory_budget: as the backend's option: the share of activations that the step may keep. It computes the others
+            again.
         keep_grads: whether parameters have their gradients after a step; otherwise ``grad`` is None.
+        grad_scaler: scales the loss of a step in fp16. The step does what ``scaler.step(optimizer); scaler.update()``
+            do: if a gradient is not finite, there is no update, and the scale falls.
 
     Raises:
         TypeError: `model` is no module or `optimizer` no optimizer of PyTorch's, or the model is in DDP or FSDP.
-        ValueError: an unknown mode, or a number that is out of range.
+        ValueError: an unknown mode, a number that is out of range, or a scaler for parameters in fp16.
     """
     if not isinstance(model, nn.Module) or not isinstance(optimizer, Optimizer):
         raise TypeError("training_step takes a torch.nn.Module, a loss, and a torch.optim.Optimizer")
@@ -295,7 +332,17 @@ def training_step(
         raise ValueError(f"training_step: accumulate must be a whole number from 1 on, got {accumulate!r}")
     if clip_grad_norm is not None and not clip_grad_norm > 0:
         raise ValueError(f"training_step: clip_grad_norm must be positive, got {clip_grad_norm!r}")
+    if grad_scaler is not None and not isinstance(grad_scaler, GradScaler):
+        raise TypeError(f"training_step: grad_scaler must be a torch.amp.GradScaler, got {type(grad_scaler).__name__}")
+    params = (param for group in optimizer.param_groups for param in group["params"])
+    if grad_scaler is not None and any(param.dtype == torch.float16 for param in params):
+        raise ValueError(
+            "training_step: a GradScaler unscales no gradients of parameters in fp16: keep parameters in fp32, and use "
+            "torch.autocast inside of the loss"
+        )
     from ..compiler.backend import check_memory_budget, known_mode  # imports Dynamo, which takes seconds
 
     mode, memory_budget = known_mode(mode), check_memory_budget(memory_budget)
-    return TrainingStep(model, loss, optimizer, clip_grad_norm, accumulate, mode, memory_budget, keep_grads)
+    return TrainingStep(
+        model, loss, optimizer, clip_grad_norm, accumulate, mode, memory_budget, keep_grads, grad_scaler
+    )

@@ -1,176 +1,158 @@
-"""An optimizer's update at the end of a plan, by PyTorch's fused operators: one for all tensors of a group."""
+"""An optimizer's update at the end of a plan: its tensors, which the plan takes as inputs."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.fx import Graph, Node
-from torch.optim import SGD, Adagrad, Adam, AdamW, Optimizer
+from torch.optim import Optimizer
 
-aten = torch.ops.aten
+Owned = Sequence[tuple[nn.Parameter, Node, Node]]  # parameters, each with its node in a graph and its gradient's
 
 
 class MissingState(Exception):
-    """The optimizer has not made a parameter's state yet: its own step() does."""
+    """The optimizer has not made a parameter's state yet, or has made other state: its own step() does."""
 
 
-def _adam(graph: Graph, group: dict, params: list, grads: list, states: dict[str, list], lr: Node) -> None:
-    decoupled = group.get("decoupled_weight_decay", False)
-    operator = aten._fused_adamw_ if decoupled else aten._fused_adam_
-    beta1, beta2 = map(float, group["betas"])
-    options = {name: group[name] for name in ("weight_decay", "eps", "amsgrad", "maximize")}
-    options |= {"lr": lr, "beta1": beta1, "beta2": beta2}
-    steps, largest = states["step"], states.get("max_exp_avg_sq", [])
-    graph.call_function(aten._foreach_add_.Scalar, (steps, 1))
-    tensors = params, grads, states["exp_avg"], states["exp_avg_sq"], largest, steps
-    graph.call_function(operator.tensor_lr, tensors, options)
-
-
-def _sgd(graph: Graph, group: dict, params: list, grads: list, states: dict[str, list], lr: Node) -> None:
-    options = {name: group[name] for name in ("weight_decay", "momentum", "dampening", "nesterov", "maximize")}
-    tensors = params, grads, states.get("momentum_buffer", [])
-    graph.call_function(aten._fused_sgd_.tensor_lr, tensors, options | {"lr": lr, "is_first_step": False})
-
-
-def _adagrad(graph: Graph, group: dict, params: list, grads: list, states: dict[str, list], lr: Node) -> None:
-    options = {name: group[name] for name in ("lr_decay", "weight_decay", "eps", "maximize")}
-    graph.call_function(aten._foreach_add_.Scalar, (states["step"], 1))
-    tensors = params, grads, states["sum"], states["step"]
-    graph.call_function(aten._fused_adagrad_.tensor_lr, tensors, options | {"lr": lr})
-
-
-_UPDATES: dict[type, Callable] = {Adam: _adam, SGD: _sgd, Adagrad: _adagrad}
-
-
-def _kind(optimizer: Optimizer) -> type:
-    return Adam if type(optimizer) is AdamW else type(optimizer)
-
-
-def _names(kind: type, group: dict) -> tuple[str, ...]:
-    """Names of the tensors that the optimizer keeps of each parameter of the group."""
-    if kind is SGD:
-        return ("momentum_buffer",) if group["momentum"] else ()
-    if kind is Adagrad:
-        return "sum", "step"
-    return ("exp_avg", "exp_avg_sq", "step", *(("max_exp_avg_sq",) if group["amsgrad"] else ()))
+class Untraceable(Exception):
+    """No plan has the optimizer's step(), for a reason that is the end of a sentence."""
 
 
 def why_apart(optimizer: Optimizer) -> str | None:
-    """Why the optimizer's update is no part of a plan, as the end of a sentence; None if it is."""
-    if (
-        _kind(optimizer) not in _UPDATES
-        or "step" in type(optimizer).__dict__
-        and not type(optimizer).__module__.startswith("torch.optim")
-    ):
-        return f"no plan has the update of {type(optimizer).__name__}; those of Adam, AdamW, SGD and Adagrad are known"
+    """Why the optimizer's update is no part of a plan, as the end of a sentence; None if it may be."""
     if optimizer._optimizer_step_pre_hooks or optimizer._optimizer_step_post_hooks:
         return "the optimizer has hooks of its step"
+    if "step" in vars(optimizer) and not hasattr(optimizer.step, "_wrapped_by_lr_sched"):
+        return "the optimizer's step() is not that of its class"
     for group in optimizer.param_groups:
         if group.get("differentiable"):
             return "the optimizer is differentiable"
         for value in group["params"]:
             if not value.is_floating_point() or value.layout != torch.strided:
                 return f"a parameter is of the type {value.dtype}, {value.layout}"
-            if value.is_cuda and (value.dtype == torch.float64 or _kind(optimizer) is Adagrad):
-                return (
-                    f"on GPUs PyTorch has no fused update with a learning rate in fp64, nor of Adagrad ({value.dtype})"
-                )
         numbers = [value for name, value in group.items() if name not in ("params", "lr")]
-        numbers += [beta for beta in group.get("betas", ())]
+        numbers += [beta for beta in group.get("betas") or ()]
         if any(isinstance(number, Tensor) for number in numbers):
             return "a setting other than the learning rate is a tensor"
     return None
 
 
+def trained(optimizer: Optimizer) -> list[Any]:
+    """The parameters that the optimizer trains, as numbers to compare."""
+    return [[(id(param), param.requires_grad) for param in group["params"]] for group in optimizer.param_groups]
+
+
 def settings(optimizer: Optimizer) -> list[Any]:
-    """All that a plan has as constants: the groups, without their learning rates."""
+    """All else that a plan of the update has as constants, or that decides about it, without learning rates."""
     changing = "params", "lr", "initial_lr"
-    return [
-        ([id(param) for param in group["params"] if param.requires_grad],)
-        + tuple((name, value) for name, value in group.items() if name not in changing)
+    has_hooks = bool(optimizer._optimizer_step_pre_hooks or optimizer._optimizer_step_post_hooks)
+    return [has_hooks, "step" in vars(optimizer)] + [
+        [group["params"][0].dtype, *((name, value) for name, value in group.items() if name not in changing)]
         for group in optimizer.param_groups
     ]
 
 
+class State:
+    """The state of some parameters, as a list of tensors that is checked and read in each step."""
+
+    def __init__(self, update: Update, params: Sequence[nn.Parameter]):
+        self._update, self._params = update, params
+        self._owners: list[tuple[nn.Parameter, dict, int]] = []
+        self._places: list[tuple[dict, str]] = []
+        self._constants: list[tuple[dict, str, Any]] = []
+        self._find()
+
+    def tensors(self) -> list[Tensor]:
+        """Learning rates, and the parameters' tensors.
+
+        Raises:
+            MissingState: a parameter has no state, or other state than before.
+        """
+        state = self._update.optimizer.state
+        if any(state.get(param, _NONE) is not own or len(own) != count for param, own, count in self._owners):
+            self._find()
+        if any(own.get(name) != value for own, name, value in self._constants):
+            raise MissingState
+        try:
+            return [*self._update.rates(), *(own[name] for own, name in self._places)]
+        except KeyError as error:
+            raise MissingState from error
+
+    def _find(self) -> None:
+        update, state, group_of = self._update, self._update.optimizer.state, self._update.group_of()
+        self._owners, self._places, self._constants = [], [], []
+        for param in self._params:
+            own = state.get(param, _NONE)
+            names = update.names(param, group_of[param])
+            for name in names:
+                value = own.get(name)
+                if not isinstance(value, Tensor):
+                    raise MissingState
+                if value.device != param.device:  # a counter, which PyTorch keeps on the CPU
+                    own[name] = value.to(param.device)
+                self._places.append((own, name))
+            self._owners.append((param, own, len(own)))
+            if update.has_constants:
+                self._constants += [(own, name, value) for name, value in own.items() if name not in names]
+
+
+_NONE: dict[str, Any] = {}
+
+
 class Update:
-    """The update of one optimizer: its tensors, which a plan takes as inputs, and its operators."""
+    """The update of one optimizer. Subclasses say which tensors it has of each parameter, and append its operators."""
+
+    has_constants = False  # whether the rest of a parameter's state must stay as it is
 
     def __init__(self, optimizer: Optimizer):
-        self.optimizer, self._kind = optimizer, _kind(optimizer)
+        self.optimizer = optimizer
         self._rates: list[Tensor] = []
         self._values: list[float | None] = []
         for group in optimizer.param_groups:
             like = group["params"][0]
-            dtype = torch.float64 if like.device.type == "cpu" else torch.float32  # what the fused operators read
-            self._rates.append(torch.zeros((), dtype=dtype, device=like.device))
+            self._rates.append(torch.zeros((), dtype=self.rate_dtype(like), device=like.device))
             self._values.append(None)
+
+    def rate_dtype(self, param: nn.Parameter) -> torch.dtype:
+        """The data type of the learning rate of a group that begins with this parameter."""
+        raise NotImplementedError
+
+    def names(self, param: nn.Parameter, number: int) -> Sequence[str]:
+        """Names of the tensors that the optimizer keeps of a parameter in the group of this number."""
+        raise NotImplementedError
 
     def has_state(self) -> bool:
         """True if no parameter that may get a gradient lacks its state."""
-        state = self.optimizer.state
-        return all(
-            isinstance(state.get(param, {}).get(name), Tensor)
-            for group in self.optimizer.param_groups
-            for name in _names(self._kind, group)
-            for param in group["params"]
-            if param.requires_grad
-        )
+        raise NotImplementedError
+
+    def append(self, graph: Graph, params: Owned, inputs: Sequence[Node], found: Node | None) -> None:
+        """Add the update's operators at the end of a graph.
+
+        Args:
+            params: the parameters, each with its node and its gradient's.
+            inputs: nodes of the learning rates and of these parameters' state.
+            found: 1 if there is no update, since a gradient is not finite; else 0. None: there is always one.
+
+        Raises:
+            Untraceable: no plan has the update.
+        """
+        raise NotImplementedError
 
     def group_of(self) -> dict[nn.Parameter, int]:
         groups = self.optimizer.param_groups
         return {param: number for number, group in enumerate(groups) for param in group["params"]}
 
-    def tensors(self, params: Iterable[nn.Parameter]) -> list[Tensor]:
-        """Learning rates, and the state of parameters.
-
-        Raises:
-            MissingState: a parameter has no state.
-        """
-        self._set_rates()
-        group_of, groups, state = self.group_of(), self.optimizer.param_groups, self.optimizer.state
-        names = [_names(self._kind, group) for group in groups]
-        tensors = list(self._rates)
-        for param in params:
-            own = state.get(param, {})
-            for name in names[group_of[param]]:
-                value = own.get(name)
-                if not isinstance(value, Tensor):
-                    raise MissingState
-                if value.device != param.device:  # a counter, which PyTorch keeps on the CPU
-                    own[name] = value = value.to(param.device)
-                tensors.append(value)
-        return tensors
-
-    def _set_rates(self) -> None:
+    def rates(self) -> list[Tensor]:
+        """Learning rates of the groups."""
         for number, group in enumerate(self.optimizer.param_groups):
-            rate = group["lr"]
+            rate = group.get("lr", 0.0)
             if isinstance(rate, Tensor) and rate.device.type != "cpu":
                 self._rates[number].copy_(rate.detach())
                 self._values[number] = None
             elif float(rate) != self._values[number]:
                 self._values[number] = value = float(rate)
                 self._rates[number].fill_(value)
-
-    def append(self, graph: Graph, params: Sequence[tuple[nn.Parameter, Node, Node]], inputs: Sequence[Node]) -> None:
-        """Add the update's operators at the end of a graph.
-
-        Args:
-            params: the parameters, each with its node and its gradient's.
-            inputs: nodes of `tensors` of these parameters.
-        """
-        groups, group_of = self.optimizer.param_groups, self.group_of()
-        rates, rest = inputs[: len(groups)], iter(inputs[len(groups) :])
-        packs: dict[tuple, tuple[list, list, dict[str, list]]] = {}
-        for param, node, grad in params:
-            number = group_of[param]
-            pack = packs.setdefault((number, param.device, param.dtype), ([], [], {}))
-            pack[0].append(node)
-            pack[1].append(grad)
-            for name in _names(self._kind, groups[number]):
-                pack[2].setdefault(name, []).append(next(rest))
-        with graph.inserting_before(graph.output_node()):
-            for (number, _, _), (nodes, grads, states) in packs.items():
-                _UPDATES[self._kind](graph, groups[number], nodes, grads, states, rates[number])
+        return self._rates

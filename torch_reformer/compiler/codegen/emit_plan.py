@@ -239,7 +239,8 @@ class _Emitter:
         reused = group.reused.get(value)
         if (index_map := group.written_map(value)) is None:
             view = reused or group.destinations[value]
-            return self._number(view, space.layout_of("full", view.layout.offset) if reused else None)
+            is_full = reused or view.layout.numel == group.numel
+            return self._number(view, space.layout_of("full", view.layout.offset) if is_full else None)
         if value in group.parts:
             return self._part(group.parts[value], space.placement(index_map))
         memory, layout = value.memory or value.layout, value.layout

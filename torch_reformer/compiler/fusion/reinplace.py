@@ -1,6 +1,7 @@
 """Results that need no new memory: written to an existing destination, or over an input that is dead after the kernel.
 
-Destinations are the targets of copies of channel vectors, as of batch norm's running statistics."""
+Destinations are the targets of copies into a graph's inputs: batch norm's running statistics, and the parameters and
+state of an optimizer."""
 
 from __future__ import annotations
 
@@ -17,7 +18,8 @@ _copy = torch.ops.aten.copy_.default
 
 
 def reinplace(fusion: Fusion) -> None:
-    """Replace copies of channel vectors into existing tensors by writes of their groups (FusionGroup.destinations)."""
+    """Replace copies of full-size results and channel vectors into the graph's inputs by writes of their groups
+    (FusionGroup.destinations)."""
     readers = _readers(fusion)
     outputs = {view.value for view in fusion.graph.output_views()}
     for number, operation in list(fusion.extern_calls.items()):
@@ -119,15 +121,36 @@ def _writer(fusion: Fusion, target: View, source: View) -> FusionGroup | None:
         return None
     if target.layout != value.layout or source.layout != source.value.layout:
         return None
-    if len(target.layout.sizes) != 1 or not target.layout.is_dense or target.layout != source.layout:
+    if not target.layout.is_dense or target.layout != source.layout:
         return None
     group = fusion.groups.get(fusion.group_of.get(maker, -1))
-    if group is None or group.anchor or source.layout.numel == group.numel or maker in group.per_row:
+    if group is None or group.anchor or maker in group.per_row:
         return None
     if any(view.value is value for view in group.destinations.values()):
+        return None
+    if source.layout.numel == group.numel:
+        return group if _may_overwrite(group, maker, target) else None
+    if len(target.layout.sizes) != 1:
         return None
     # No other operation may read the old values: other blocks of the kernel may still need them.
     for other in group.operations:
         if other is not maker and any(view.value is value for view in group.traced(other)[1].values()):
             return None
     return group
+
+
+def _may_overwrite(group: FusionGroup, operation: Map, target: View) -> bool:
+    """True if the group can write the operation's full-size result to this input, which it reads, if at all, for the
+    same element of the result."""
+    result = operation.results[0]
+    if group.written_map(result) is not None or any(key[0] is target.value for key in group.transposed):
+        return False
+    if any(
+        gather.table.value is target.value or gather.index.value is target.value for gather in group.gathers.values()
+    ):
+        return False
+    keys = [key for key in group.inputs if key[0] is target.value]
+    if not keys:
+        return _are_same(result.memory or result.layout, target.layout)
+    read = group.traced(operation)[1]
+    return len(keys) == 1 and keys[0] in read and _same_place(group, result, keys[0], group.inputs[keys[0]])

@@ -46,9 +46,9 @@ class CudaGraphs:
         recorded = self._recorded(run, module, inputs, fixed, is_inference=False, is_backward=True)
         return RecordedBackward(recorded, announced)
 
-    def step(self, module: GraphModule, inputs: list, fixed: int) -> Callable[[Compiled], Compiled] | None:
-        """A function that records a whole training step, which writes the inputs that keep their addresses; None if it
-        may not be recorded."""
+    def step(self, module: GraphModule, inputs: list, fixed: int) -> Callable[[Compiled, GraphModule], Compiled] | None:
+        """A function that records what runs a whole training step, which writes the inputs that keep their addresses,
+        and its graph as it is then; None if it may not be recorded."""
         if self._is_skipped(module, inputs, fixed):
             return None
         options = {
@@ -60,9 +60,9 @@ class CudaGraphs:
         }
         numbers = [*map(_is_number, inputs)]
 
-        def recorded(run: Compiled) -> Recorded:
+        def recorded(run: Compiled, planned: GraphModule) -> Recorded:
             # One for each result of what runs, of which the graph may have lost some since it was checked.
-            stack_traces = cudagraphs.get_stack_traces(module)
+            stack_traces = cudagraphs.get_stack_traces(planned)
             return Recorded(run, numbers, range(fixed), options | {"stack_traces": stack_traces})
 
         return recorded
