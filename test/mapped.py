@@ -151,9 +151,10 @@ def expected(source: Tensor, way: Way) -> Tensor:
 
 
 def reading(leaf) -> dict[str, Program]:
-    """Programs of the leaf: element-wise with sums of columns, and with reductions of rows."""
+    """Programs of the leaf: element-wise, alone and with sums of columns, and with reductions of rows."""
     acc, norm = program.acc(), leaf - program.row_max(leaf)
     return {
+        "stored": Program(program.store(program.maximum(leaf, -3) * 2 + acc), program.store(leaf)),
         "element-wise": Program(
             program.store(program.maximum(leaf, -3) * 2 + acc),
             program.store(leaf),

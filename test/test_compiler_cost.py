@@ -2,11 +2,13 @@
 
 import pytest
 import torch
+from gpu_rules import as_on_gpus
 from marks import needs_aten
 from torch import nn
 
 from torch_reformer.compiler.cli import measured, planned
 from torch_reformer.compiler.ir import device_model
+from torch_reformer.compiler.ir.map_cost import instructions_of_element
 
 pytestmark = needs_aten
 
@@ -102,6 +104,19 @@ def test_kinds():
     assert {f"conv {each}" for each in ("dense", "pointwise", "depthwise", "grouped")} <= found
     assert {f"conv grads {each}" for each in ("dense", "pointwise", "depthwise", "grouped")} <= found
     assert {"product", "stitch rows", "stitch columns"} <= found
+
+
+def test_maps_take_time():
+    """A kernel's instructions for its taps take time besides its bytes: those of vectors, as channels are adjacent."""
+    images = torch.randn(8, 64, 64, 64).contiguous(memory_format=torch.channels_last)
+    with as_on_gpus():
+        for model, taps in {nn.AvgPool2d(2): 4, nn.ConstantPad2d(1, 0): 1}.items():
+            (forward,) = planned(model, (images,), "sm_90")
+            (line,) = (line for line in forward.lines if line.kind == "stitch")
+            of_bytes = device_model.predicted_us("sm_90", line.cost, line.read + line.written, 0)
+            elements = line.written // 4
+            assert line.us - of_bytes == pytest.approx(elements * instructions_of_element(taps, 8) / 14.3e6)
+    assert instructions_of_element(1, 8) < instructions_of_element(4, 8) < instructions_of_element(4, 1)
 
 
 def test_reports_of_a_model():

@@ -11,6 +11,7 @@ namespace {
 // The most elements per thread if some of them are read one by one: with more, the threads of a warp would access too
 // many lines of the first-level cache at once.
 constexpr int kMostApart = 4;
+constexpr uint64_t kSector = 32;  // bytes that memory is accessed by
 // Lines that follow one another in a mapped tensor, at least, for several of them to be read at once.
 constexpr int64_t kLeastAdjacent = 8;
 
@@ -73,6 +74,7 @@ void each_placed(const ProgramCall& call, Visit visit) {
 
 // A tensor of which elements of several lines are accessed at once.
 struct Lines {
+  bool is_written;
   uint64_t places;  // bitwise or of the addresses at which runs of adjacent elements begin
   int64_t size;     // of an element
   int packed;       // adjacent columns
@@ -89,15 +91,15 @@ void each_by_lines(const ProgramCall& call, Visit visit) {
       for (const AxisMap& map : AxisMaps(call, i))
         if (!map.by_column)
           count = std::gcd(count, call.placements[size_t(call.inputs[map.input].place)].of_line[0].count);
-    visit(Lines{places_of(call, i), element_size(call.inputs[i].type), int(placement.packed()), count});
+    visit(Lines{false, places_of(call, i), element_size(call.inputs[i].type), int(placement.packed()), count});
   }
   for (size_t i = 0; i < call.places_of_outputs.size(); ++i) {
     const int32_t place = call.places_of_outputs[i];
     if (place < 0 || !call.placements[size_t(place)].is_transposed()) continue;
     const Placement& placement = call.placements[size_t(place)];
     const int64_t size = element_size(call.stored_type(call.program.outputs[i]));
-    visit(
-        Lines{places_of(call.outputs[i], placement, size), size, int(placement.packed()), placement.of_line[0].count});
+    visit(Lines{true, places_of(call.outputs[i], placement, size), size, int(placement.packed()),
+                placement.of_line[0].count});
   }
 }
 
@@ -174,6 +176,12 @@ int lines_per_access(const ProgramCall& call) {
     while (of.count % lines) lines /= 2;
   });
   return lines;
+}
+
+bool writes_parts_of_sectors(const ProgramCall& call) {
+  bool found = false;
+  each_by_lines(call, [&](const Lines& of) { found |= of.is_written && of.places % kSector; });
+  return found;
 }
 
 int packed_columns(const ProgramCall& call) {

@@ -29,6 +29,8 @@ bool is_read_by_lines(const ProgramCall& call, size_t input);
 // The number of lines whose elements a kernel may access at once, in tensors whose lines are adjacent; 0 if there are
 // none.
 int lines_per_access(const ProgramCall& call);
+// True if runs of adjacent lines that a kernel writes begin within sectors of memory.
+bool writes_parts_of_sectors(const ProgramCall& call);
 // Adjacent columns of these tensors, at most.
 int packed_columns(const ProgramCall& call);
 

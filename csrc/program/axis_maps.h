@@ -3,9 +3,9 @@
 //
 // A mapped tensor's placement gives the part of an element's address that follows from line and column directly. To it,
 // each map adds the place of one of its taps. A map has `width` numbers for each position: the places of its taps (-1:
-// no tap, behind all others), in elements, or pairs of a place and the bits of an fp32 weight. The position is a
-// placement of the map's own for each line or, if it has none, the column; then the tensor's placement is of lines,
-// too.
+// no tap, behind all others), in elements, or pairs of a place and the bits of an fp32 weight; it begins at a multiple
+// of 16 bytes. The position is a placement of the map's own for each line or, if it has none, the column; then the
+// tensor's placement is of lines, too. No axis is empty: kernels read place 0 where there is no tap.
 //
 // An element is the sum over all combinations of one tap of each map, of the product of their weights and the tensor's
 // element there. An element without any combination is a number of the program. Weights multiply only elements that are

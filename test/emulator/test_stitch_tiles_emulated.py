@@ -1,5 +1,7 @@
 """Kernels generated for programs with transposed tensors (adjacent along lines, not columns), emulated."""
 
+import ctypes
+
 import pytest
 import torch
 from cases import examples
@@ -11,7 +13,7 @@ from placements import TURNED, in_sizes, placed, written_like
 from test_stitch import CHANNEL, FULL, acc_for, programs, tensors_for
 
 import emulator
-from emulator.stitching import planner, stitch
+from emulator.stitching import planner, source, stitch
 from torch_reformer import program
 from torch_reformer.program import Program
 from torch_reformer.program.interpreter import interpret
@@ -130,3 +132,25 @@ def test_rows_are_looked_up(size, index):
 def test_random_programs(tested, size, way, warp):
     stored = [i for i, each in enumerate(tested.outputs) if each.is_by_element and each.dtype != torch.bool]
     check(tested, size, torch.float32, way, warp, stored[:1])
+
+
+@pytest.mark.parametrize("written", ["columns", "lines"])
+def test_a_channel_shuffle_has_a_tile_a_thread(written):
+    """Blocks of the same lines follow one another, in one dimension of the grid; with a sum a thread has two tiles."""
+    lines, width = 128 * 244, 28 * 28
+    acc = torch.empty((1, width, lines, 1), dtype=torch.bfloat16, device="meta")
+    acc = acc.contiguous(memory_format=torch.channels_last)
+    channels_last = (1, 1, 128, 244, width), (0, 0, 244 * width, 1, 244)
+    shuffled = (1, 128, 2, 122, width), (0, 244 * width, width, 2 * width, 1)
+    read, write = (channels_last, shuffled) if written == "columns" else (shuffled, channels_last)
+    given, into = (torch.empty_strided(*each, dtype=torch.bfloat16, device="meta") for each in (read, write))
+    stored = program.store(program.full("t"))
+    elements = {}
+    for tested in (Program(stored), Program(stored, program.sum(program.full("t"), "all"))):
+        source(tested, acc, [given], 132, {0: into})
+        shape = [(ctypes.c_uint32 * 5)() for _ in range(2)]
+        planner().launches(*shape)
+        x, y, _, threads, _ = shape[0]
+        assert planner().is_of_tiles() and (y == 1 or len(tested.outputs) > 1)
+        elements[len(tested.outputs)] = lines * width / (x * y * threads)
+    assert 30 < elements[1] <= 32 and 60 < elements[2] <= 64

@@ -1,6 +1,7 @@
 """Kernels generated for programs compile for every supported GPU, and keep their values in registers."""
 
 import os
+import re
 from pathlib import Path
 
 import kernel_folders
@@ -13,9 +14,11 @@ from emulator.tail_programs import OF_ROWS as OF_LONGER_ROWS
 from emulator.tail_programs import call, labels
 from emulator.test_stitch_heights_emulated import PROGRAMS as OF_HEIGHTS
 from look_ups import looked_up, looking_up
+from mapped import reading
 from marks import slow
 from placements import TURNED, with_five_dimensions, written_like
-from test_mma_code import check_generated
+from test_mapped import case
+from test_mma_code import check_generated, ptx_of
 
 import torch_reformer
 from torch_reformer import program
@@ -125,6 +128,35 @@ def test_tiles_compile(architecture, name):
     tensors = [turned if kind == "full" else tensor(kind, size) for kind in tested.inputs.values()]
     into = {i: turned.to(tested.outputs[i].dtype or torch.bfloat16) for i in outputs}
     check_generated(architecture, source(tested, acc, tensors, into=into), {"stitch_test", "stitch_test_finish"})
+
+
+@pytest.mark.parametrize("is_turned", [False, True], ids=["", "transposed"])
+@pytest.mark.parametrize("way", ["taps", "few sums, columns", *slow("many taps", "taps, columns", "few sums")])
+@pytest.mark.parametrize("architecture", compile_kernels.ARCHITECTURES)
+def test_maps_of_axes_compile(architecture, way, is_turned):
+    leaf, tensors, acc, _ = case(way, (2, 8, 8, 64), torch.bfloat16)
+    tested = reading(leaf)["stored"]
+    into = {0: written_like(TURNED["turned"](acc.shape), torch.bfloat16)} if is_turned else {}
+    file = source(tested, acc, [tensors[name] for name in tested.names], into=into)
+    check_generated(architecture, file, {"stitch_test", "stitch_test_finish"})
+
+
+@pytest.mark.parametrize("way", ["taps", "few sums"])
+def test_loads_of_sums_are_not_behind_conditions(way):
+    """The compiler moves loads behind conditions of what they are used for; then each waits for the one before it. Here
+    no branch forwards, but for those behind the stores, passes by a load."""
+    leaf, tensors, acc, _ = case(way, (2, 8, 8, 64), torch.bfloat16)
+    tested = Program(program.store(leaf))
+    text = ptx_of(source(tested, acc, [tensors[name] for name in tested.names]), "sm_90a").read_text()
+    lines = text.partition(".entry stitch_test(")[2].partition("\n}")[0].splitlines()
+    is_load, is_store = ([kind in line for line in lines] for kind in ("ld.global", "st.global"))
+    first_sums = next(i for i, line in enumerate(lines) if "fma.rn.f32" in line)
+    assert sum(is_load) > 4 and any(is_store)
+    for i, line in enumerate(lines):
+        label = re.search(r"bra\S*\s+(\$\w+);", line)
+        end = lines.index(f"{label[1]}:") if label else 0
+        if end > i and not any(is_store[i:end]) and (way == "taps" or i < first_sums):
+            assert not any(is_load[i:end]), lines[i:end]
 
 
 @pytest.mark.parametrize("architecture", compile_kernels.ARCHITECTURES)

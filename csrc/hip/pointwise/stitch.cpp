@@ -46,10 +46,10 @@ Planned<StitchedPlan> planned(const ProgramCall& call, const Device& device) {
   const StitchConfig launches = configure_stitch(call.shape, Accesses(call).elements, stitch_needs(call),
                                                  {usual_units(device.arch), most_shared_bytes(device.arch)});
   if (launches.tile_lines && launches.count < packed_columns(call)) return "adjacent columns of a tensor are unaligned";
-  if (launches.launch.blocks_y > kMostBlocksY) return "its rows are too long for a grid of blocks";
   if (launches.lanes && !launches.vectors && !call.program.reductions.empty())
     return "its rows are too long to be added up, too";
   if (launches.lanes && !launches.vectors && call.program.maps) return "its rows are too long to be read by maps";
+  if (launches.launch.blocks_y > kMostBlocksY) return "its rows are too long for a grid of blocks";
   const ProgramText& program = program_text(call);
   std::string name = std::filesystem::path(launches.file()).filename().string() +
                      (launches.channels_along ? "_nhwc_" : "_nchw_") + std::to_string(launches.count) + "_" +

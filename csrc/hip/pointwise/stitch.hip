@@ -19,7 +19,7 @@ struct Elements : VectorizedElements<Program, kCount, kChannelsAlong> {
   Reductions<Program, Base::kChannels, kStitchThreads> reductions;
 
   // Steps whose loads are in flight at once; programs with few loads need more steps.
-  static constexpr int kUnroll = Program::kLoaded > 1 ? 2 : 4;
+  static constexpr int kUnroll = Program::kLinesAtOnce;
   // Runs steps 0 to `steps` - 1; at(step, line, column) sets the position of a step. Beyond the last step, that step is
   // loaded again: a condition would make each load wait for the previous one. Programs without reductions go backwards:
   // they mostly follow a kernel that went forwards over the same tensors, whose end is still in the second-level cache.
@@ -40,7 +40,8 @@ struct Elements : VectorizedElements<Program, kCount, kChannelsAlong> {
     }
   }
 
-  DEVICE void compute(const StitchArgs& p, int line, int column, const Loaded& loaded) {
+  DEVICE void compute(const StitchArgs& p, int line, int column, Loaded& loaded) {
+    Program::template load_more<kCount>(p, line, column, loaded.values);
     typename Base::Stored stored;
     UNROLL
     for (int j = 0; j < kCount; ++j) {
@@ -143,13 +144,14 @@ DEVICE void stitch_finish(const StitchArgs& p) {
 // the columns from `first` on and before `end`, with 1 << log_across threads side by side. kImages: its lines belong to
 // one image. shared: kSharedOfReductions floats.
 template <class Program, int kCount, bool kImages>
-DEVICE void stitch_columns(const StitchArgs& p, float* shared, int log_across, int first, int end) {
-  const int across = 1 << log_across, lines = kStitchThreads >> log_across;
+DEVICE void stitch_columns(const StitchArgs& p, float* shared, const BlockPlace& block, int log_across, int first,
+                           int end) {
+  const int across = 1 << log_across, log_lines = kStitchLogThreads - log_across, lines = 1 << log_lines;
   const int x = thread_id() & (across - 1), y = thread_id() >> log_across;
   const int column = first + x * kCount;
   const bool wanted = column < end;
   // Variables that the compiler knows to be 0 need no registers.
-  const int image = kImages ? block_x() / p.image_parts : 0, part = block_x() - image * p.image_parts;
+  const int image = kImages ? divide(block.part, p.by_image_parts) : 0, part = block.part - image * p.image_parts;
   const int begin = image * p.image_lines;
   grid_dependency_wait();
   Elements<Program, kCount, true> elements;
@@ -159,12 +161,14 @@ DEVICE void stitch_columns(const StitchArgs& p, float* shared, int log_across, i
       if (part == 0 && y == 0)
         for (int j = 0; j < kCount; ++j) Program::store_channel(p, column + j, image);
     const int own = part * lines + y, step = p.image_parts * lines;
-    elements.run(p, own < p.image_lines ? (p.image_lines - 1 - own) / step + 1 : 0, [&](int i, int& line, int& at) {
+    const int steps = divide((p.image_lines - 1 - own + step) >> log_lines, p.by_image_parts);
+    elements.run(p, steps, [&](int i, int& line, int& at) {
       line = begin + own + i * step;
       at = column;
     });
   }
-  elements.reductions.store(shared, lines, across, y, wanted, p, block_x(), block_y() * p.parts + block_x(), column);
+  elements.reductions.store(shared, lines, across, y, wanted, p, block.part, block.group * p.parts + block.part,
+                            column);
 }
 
 // kTails: rows end within a thread's columns. The columns after the last whole groups are left to further blocks, whose
@@ -172,13 +176,14 @@ DEVICE void stitch_columns(const StitchArgs& p, float* shared, int log_across, i
 template <class Program, int kCount, bool kImages, bool kTails>
 DEVICE void stitch_nhwc(const StitchArgs& p) {
   SHARED float shared[kSharedOfReductions<kStitchThreads>];
-  const int whole = p.width / kCount * kCount, first = (block_y() << p.log_across) * kCount;
+  const BlockPlace block = block_place<Program>(p);
+  const int whole = p.width / kCount * kCount, first = (block.group << p.log_across) * kCount;
   if (!kTails || first < whole)
-    stitch_columns<Program, kCount, kImages>(p, shared, p.log_across, first, whole);
+    stitch_columns<Program, kCount, kImages>(p, shared, block, p.log_across, first, whole);
   else
-    stitch_columns<Program, 1, kImages>(p, shared, kStitchLogTail, whole, p.width);
+    stitch_columns<Program, 1, kImages>(p, shared, block, kStitchLogTail, whole, p.width);
   if constexpr (Program::kReductions > 0)
-    if (p.semaphores && is_last_block(p.semaphores + block_y(), p.parts)) {
+    if (p.semaphores && is_last_block(p.semaphores + block.group, p.parts)) {
       const int begin = first < whole ? first : whole, last = begin + (kCount << p.log_across);
       const int end = begin < whole ? whole : p.width;
       Finish<Program, kStitchLastBlockLoads>::run_alone(p, shared, begin, last < end ? last : end);
@@ -216,10 +221,11 @@ DEVICE void stitch_nchw(const StitchArgs& p) {
 }  // namespace
 }  // namespace reformer
 
-#define REFORMER_STITCH(name, Program, layout, ...)               \
-  KERNEL(reformer::kStitchThreads) name(reformer::StitchArgs p) { \
-    reformer::grid_dependency_launch();                           \
-    reformer::stitch_##layout<reformer::Program, __VA_ARGS__>(p); \
+// blocks: that a multiprocessor has to run at once, or 0.
+#define REFORMER_STITCH(name, Program, blocks, layout, ...)                         \
+  KERNEL_OCCUPANCY(reformer::kStitchThreads, blocks) name(reformer::StitchArgs p) { \
+    reformer::grid_dependency_launch();                                             \
+    reformer::stitch_##layout<reformer::Program, __VA_ARGS__>(p);                   \
   }
 #define REFORMER_STITCH_FINISH(name, Program)                     \
   KERNEL(reformer::kStitchThreads) name(reformer::StitchArgs p) { \

@@ -37,7 +37,7 @@ struct StitchConfig {
   // If rows are reduced: threads per row, and groups of `count` elements per thread in registers; 0 if rows are too
   // long for that.
   int lanes = 0, vectors = 0;
-  // If rows are too long for registers: blocks for which a multiprocessor must have room, and groups of a thread that
+  // Blocks for which a multiprocessor must have room, or 0. If rows are too long for registers: groups of a thread that
   // are read at once.
   int blocks = 0, ahead = 0;
   // True if the threads of a row have exactly the row's groups.
@@ -58,7 +58,7 @@ struct StitchConfig {
       return "REFORMER_STITCH_TILES(" + name + ", Program, " + std::to_string(tile_lines) + ", " + each + ")\n";
     const auto next = [](bool value) { return std::string(value ? ", true" : ", false"); };
     if (!lanes)
-      return "REFORMER_STITCH(" + name + ", Program, " +
+      return "REFORMER_STITCH(" + name + ", Program, " + std::to_string(blocks) + ", " +
              (channels_along ? "nhwc, " + each + next(images) + next(tails) : "nchw, " + each) + ")\n";
     const std::string row =
         vectors
@@ -100,8 +100,8 @@ inline PartialReductions partial_reductions(const StitchArgs& a, const StitchNee
 inline bool last_block_adds_up(const StitchConfig& config, const StitchNeeds& needs) {
   constexpr double kFinishUs = 4, kArrivalUs = 1.2, kLoadsUs = 0.7, kBytesOfUs = 1e5;
   const PartialReductions left = partial_reductions(config.args, needs);
-  const int blocks_y = int(config.launch.blocks_y);
-  if (left.of_planes || (left.of_all && blocks_y > 1) || blocks_y > kStitchMostSemaphores) return false;
+  const unsigned groups = config.args.by_groups.divisor;
+  if (left.of_planes || (left.of_all && groups > 1) || groups > kStitchMostSemaphores) return false;
   const double numbers =
       double(config.args.parts) * std::min(config.args.width, config.count << config.args.log_across);
   const double loads = std::ceil(numbers / (kStitchThreads * kStitchLastBlockLoads)) * double(left.count());
@@ -212,8 +212,17 @@ inline void launch_rows(StitchConfig& config, const ProgramShape& shape, const S
   config.launch.blocks_x = uint32_t(config.args.blocks);
 }
 
-// Lines of a thread whose loads are in flight at once (Elements::kUnroll in stitch.hip).
-inline int lines_at_once(const StitchNeeds& needs) { return needs.loaded > 1 ? 2 : 4; }
+// Blocks for each part of the lines of each image and each of `groups` of columns.
+inline void launch_groups(StitchConfig& config, const StitchNeeds& needs, int images, int groups) {
+  StitchArgs& a = config.args;
+  a.parts = images * a.image_parts;
+  a.by_image_parts = make_divider(a.image_parts);
+  a.by_groups = make_divider(groups);
+  a.block_parts = a.parts * groups;
+  config.launch.blocks_x = uint32_t(needs.reductions ? a.parts : a.block_parts);  // see block_place()
+  config.launch.blocks_y = uint32_t(needs.reductions ? groups : 1);
+  config.launch.threads = kStitchThreads;
+}
 
 // At most 1 << most_across threads of a block share a line.
 inline void launch_lines(StitchConfig& config, const ProgramShape& shape, const StitchNeeds& needs, int multiprocessors,
@@ -222,22 +231,24 @@ inline void launch_lines(StitchConfig& config, const ProgramShape& shape, const 
   const int groups = a.width / config.count;
   a.log_across = log_across(groups, a.lines, most_across);
   const int across = 1 << a.log_across, lines = kStitchThreads >> a.log_across;
-  const int wanted = multiprocessors * 3;  // number of blocks that run at once, with 60 to 80 registers per thread
+  // Blocks that run at once, with 60 to 80 registers per thread. What repeats comes from the first-level cache, so that
+  // less of what is in flight comes from memory: then there are more, and as many run at once as registers allow.
+  const int wanted = multiprocessors * (needs.period && !needs.reductions ? 12 : 3);
   if (config.channels_along) {
-    const int blocks_y = ceil_div(groups, across) + int(config.tails), images = config.images ? int(shape.images) : 1;
+    const int of_columns = ceil_div(groups, across) + int(config.tails);
+    const int images = config.images ? int(shape.images) : 1;
     a.image_lines = a.lines / images;
     // At least two lines per thread are in flight at once. A few blocks more than run at once would take twice as long.
-    a.image_parts = std::clamp(ceil_div(a.image_lines, lines * 2), 1, std::max(1, wanted / (blocks_y * images)));
+    a.image_parts = std::clamp(ceil_div(a.image_lines, lines * 2), 1, std::max(1, wanted / (of_columns * images)));
     // A load through maps waits for its tables and for arithmetic: other blocks' stores have to fill the time, so there
     // are as many as registers allow, one after another.
-    if (needs.maps && !needs.reductions) a.image_parts = ceil_div(a.image_lines, lines * lines_at_once(needs));
+    if (needs.maps && !needs.reductions) a.image_parts = ceil_div(a.image_lines, lines * needs.lines_at_once);
+    config.blocks = needs.blocks;
     // Memory that a block reads again after a period is in its first-level cache if all its lines have the same phase.
     const int parts = config.images || needs.period % lines ? 0 : needs.period / lines;
     const int more = parts ? a.image_parts % parts : 0;
     if (8 * more <= a.image_parts) a.image_parts -= more;
-    a.parts = images * a.image_parts;
-    config.launch.blocks_x = uint32_t(a.parts);
-    config.launch.blocks_y = uint32_t(blocks_y);
+    launch_groups(config, needs, images, of_columns);
   } else {
     const int blocks_x = ceil_div(a.lines, lines), steps = ceil_div(groups, across);
     const int parts_along = std::clamp(wanted / blocks_x, 1, ceil_div(steps, 2));
@@ -246,17 +257,19 @@ inline void launch_lines(StitchConfig& config, const ProgramShape& shape, const 
     a.parts = int(shape.images) * a.image_parts;
     config.launch.blocks_x = uint32_t(blocks_x);
     config.launch.blocks_y = uint32_t(a.image_parts);
+    a.block_parts = blocks_x * a.image_parts;
+    config.launch.threads = kStitchThreads;
   }
-  a.block_parts = int(config.launch.blocks_x * config.launch.blocks_y);
-  config.launch.threads = kStitchThreads;
 }
 
-// kTileElements is small enough for the elements of several tensors, and for values of channels, to fit into registers.
-// There are fewer if the tensors' elements and results take more than kMostTileBytes of them.
-constexpr int kTileElements = 32, kTileColumns = 4, kMostTileBytes = 320;
+// kTileElements of a tile is small enough for the elements of several tensors, and for values of channels, to fit into
+// registers. There are fewer if the tensors' elements and results, and addresses of elements that are read one by one,
+// take more than kMostTileBytes of them.
+constexpr int kTileElements = 32, kLeastElements = 16, kTileColumns = 4, kMostTileBytes = 320, kAddressBytes = 8;
 
-// Two blocks of lines per thread: while one thread waits for its first or last block, others of the multiprocessor
-// read. Partial sums of blocks are small compared with a tile.
+// A tile per thread, or kLeastElements: while one thread waits for its loads or stores, others of the multiprocessor,
+// of which registers allow 40 or more, read; the more blocks, the less the last ones keep most of the GPU waiting. With
+// reductions two, so that partial sums of blocks are small compared with what it reads.
 inline void launch_tiles(StitchConfig& config, const ProgramShape& shape, const StitchNeeds& needs,
                          int multiprocessors) {
   StitchArgs& a = config.args;
@@ -264,24 +277,25 @@ inline void launch_tiles(StitchConfig& config, const ProgramShape& shape, const 
   a.image_lines = a.lines / images;
   config.tile_lines = needs.lines;
   while (a.image_lines % config.tile_lines) config.tile_lines /= 2;
-  const int bytes = needs.bytes + 4 * needs.stored;
+  const int bytes = needs.bytes + 4 * needs.stored + kAddressBytes * needs.one_by_one;
   const auto is_large = [&] { return config.tile_lines * config.count * bytes > kMostTileBytes; };
   // The fewer lines, the more columns: both are then adjacent for whole sectors in the threads of a warp.
   const int columns = std::max(kTileColumns, std::min(2 * kTileColumns, kTileElements / config.tile_lines));
   config.count = std::min(config.count, columns);
   while (config.count > kTileColumns && is_large()) config.count /= 2;
   while (config.tile_lines > 4 && is_large()) config.tile_lines /= 2;
-  const int most = config.count > kTileColumns ? 2 : 3;
+  // A warp's accesses are to runs of 64 bytes on both sides. Each run that is written and ends within sectors leaves
+  // two parts of sectors, which no cache joins on their way to the second level: these runs are longer, and those on
+  // the other side a sector, which the first level holds for the next warp if it is read.
+  const int most = (config.count > kTileColumns ? 2 : 3) - int(needs.parts_of_sectors);
   a.log_across = log_across(a.width / config.count, a.image_lines, most, most);
   const int down = (kStitchThreads >> a.log_across) * config.tile_lines;
-  const int blocks_y = ceil_div(ceil_div(a.width, config.count), 1 << a.log_across);
-  a.image_parts =
-      std::clamp(ceil_div(a.image_lines, 2 * down), 1, std::max(1, multiprocessors * 16 / (blocks_y * images)));
-  a.parts = images * a.image_parts;
-  config.launch.blocks_x = uint32_t(a.parts);
-  config.launch.blocks_y = uint32_t(blocks_y);
-  a.block_parts = a.parts * blocks_y;
-  config.launch.threads = kStitchThreads;
+  const int groups = ceil_div(ceil_div(a.width, config.count), 1 << a.log_across);
+  const int tiles = needs.reductions ? 2 : std::max(1, kLeastElements / (config.tile_lines * config.count));
+  a.image_parts = ceil_div(a.image_lines, tiles * down);
+  if (needs.reductions)
+    a.image_parts = std::clamp(a.image_parts, 1, std::max(1, multiprocessors * 16 / (groups * images)));
+  launch_groups(config, needs, images, groups);
 }
 
 // With few channels a block has many lines, so that there are fewer partial results: with 2048 channels they would have
@@ -293,7 +307,7 @@ inline void launch_columns(StitchConfig& config, const ProgramShape& shape, cons
     launch_lines(config, shape, needs, multiprocessors, most);
     if (!partial_reductions(config.args, needs).count()) return;
     if (last_block_adds_up(config, needs)) {
-      config.semaphores = int(config.launch.blocks_y);
+      config.semaphores = int(config.args.by_groups.divisor);
       return;
     }
   }
@@ -333,6 +347,11 @@ inline StitchConfig configure_stitch(const ProgramShape& shape, int elements, co
   a.by_channels = make_divider(a.channels);
   config.count = elements;
   while (config.count * needs.stored > stitch_launch::kMostResults) config.count /= 2;
+  // Sums of many taps on a small result: more threads, each with fewer elements.
+  const auto threads = [&] { return int64_t{a.lines} * ceil_div(a.width, config.count); };
+  constexpr int kThreads = 1024;  // of a multiprocessor
+  if (needs.lines_at_once == 1 && !needs.lines)
+    while (config.count > 1 && threads() < int64_t{gpu.multiprocessors} * kThreads) config.count /= 2;
   const bool may_end = config.channels_along && !needs.draws && !needs.lines;
   while (a.width % config.count && !(may_end && a.width >= stitch_launch::kLeastGroups * config.count))
     config.count /= 2;

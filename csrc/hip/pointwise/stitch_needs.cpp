@@ -13,11 +13,12 @@ StitchNeeds stitch_needs(const ProgramCall& call) {
   const Program& program = call.program;
   const StitchContents contents(call);
   int64_t bytes = 0, period = 0;
-  int loaded = 0;
+  int loaded = 0, one_by_one = 0;
   for (int32_t i : contents.loaded) {
     const ProgramNode& node = contents.node(i);
     if (node.op == ProgramOp::row) continue;
     ++loaded;
+    one_by_one += contents.sums_one_by_one(node);
     if (node.op != ProgramOp::random)
       bytes += element_size(node.op == ProgramOp::acc ? call.type : call.inputs[size_t(node.input)].type);
   }
@@ -40,6 +41,10 @@ StitchNeeds stitch_needs(const ProgramCall& call) {
                       [](const ProgramInput& input) { return input.kind == ProgramOp::random; }),
           lines_per_access(call),
           packed_columns(call),
+          one_by_one,
+          contents.lines_at_once(),
+          contents.blocks_at_once(),
+          writes_parts_of_sectors(call),
           int(period),
           program.maps > 0,
           reductions(Per::plane) + reductions(Per::height),

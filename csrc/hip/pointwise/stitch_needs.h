@@ -18,6 +18,10 @@ struct StitchNeeds {
   bool heights;              // columns are reduced per height
   bool draws;                // there are random numbers, which are drawn for aligned groups of elements
   int lines, packed;         // lines_per_access() and packed_columns() of transposed tensors; 0 and 1: there are none
+  int one_by_one;            // tensors whose elements are read one by one and added up
+  int lines_at_once;         // whose loads are in flight, in element-wise kernels
+  int blocks;                // of element-wise kernels that a multiprocessor has to run at once, or 0
+  bool parts_of_sectors;     // writes_parts_of_sectors() of transposed tensors
   int period;                // lines after which a tensor's elements are read again; 0: they are not
   bool maps;                 // tensors are read through maps of axes, or written to targets
   size_t of_planes, of_all;  // reductions to one number per plane (or height and channel), and to a single number

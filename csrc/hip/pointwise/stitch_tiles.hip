@@ -54,9 +54,10 @@ DEVICE void stitch_tiles(const StitchArgs& p) {
   SHARED float shared[kSharedOfReductions<kStitchThreads>];
   const int across = 1 << p.log_across, down = kStitchThreads >> p.log_across;
   const int x = thread_id() & (across - 1), y = thread_id() >> p.log_across;
-  const int column = ((block_y() << p.log_across) + x) * kCount;
+  const BlockPlace block = block_place<Program>(p);
+  const int column = ((block.group << p.log_across) + x) * kCount;
   const bool wanted = column < p.width;
-  const int image = block_x() / p.image_parts, part = block_x() - image * p.image_parts;
+  const int image = divide(block.part, p.by_image_parts), part = block.part - image * p.image_parts;
   const int begin = image * p.image_lines;
   grid_dependency_wait();
   TileElements<Program, kLines, kCount> elements;
@@ -68,7 +69,7 @@ DEVICE void stitch_tiles(const StitchArgs& p) {
     for (int line = (part * down + y) * kLines; line < p.image_lines; line += p.image_parts * down * kLines)
       elements.run(p, begin + line, column);
   }
-  elements.reductions.store(shared, down, across, y, wanted, p, block_x(), block_y() * p.parts + block_x(), column);
+  elements.reductions.store(shared, down, across, y, wanted, p, block.part, block.group * p.parts + block.part, column);
 }
 
 }  // namespace

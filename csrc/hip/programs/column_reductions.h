@@ -85,6 +85,20 @@ DEVICE void combine(Known<kKind>& known, float* shared, int over, int step, int 
   }
 }
 
+// NHWC: a block's part of the lines, and its group of columns. Blocks of the same lines follow one another, so that the
+// memory that is accessed at the same time is adjacent. Those of programs with reductions all run at the same time, and
+// have no registers left for their place.
+struct BlockPlace {
+  int part, group;
+};
+template <class Program>
+DEVICE BlockPlace block_place(const StitchArgs& p) {
+  if constexpr (Program::kReductions > 0) return {block_x(), block_y()};
+  int group = block_x();
+  const int part = divide_with_rest(group, p.by_groups);
+  return {part, group};
+}
+
 // Floats of shared memory for a block's reductions.
 template <int kThreads>
 constexpr int kSharedOfReductions = kNumbers * kThreads > 2048 ? kNumbers * kThreads : 2048;

@@ -6,7 +6,7 @@
 
 namespace reformer {
 
-constexpr int kStitchThreads = 256;
+constexpr int kStitchLogThreads = 8, kStitchThreads = 1 << kStitchLogThreads;
 // Greatest number of threads for a row in registers; threads of a block whose row is too long for registers.
 constexpr int kStitchMostLanes = 512, kStitchLongRowThreads = 1024;
 constexpr int kStitchMostInputs = 32, kStitchMostOutputs = 16, kStitchMostPlacements = 16, kStitchMostTables = 4;
@@ -47,10 +47,12 @@ struct StitchArgs {
   int lines, width, channels, rows;
   int held_width;  // of a row in shared memory: a multiple of a thread's group
   int log_across;
-  int parts;        // partial results per channel
+  Divider by_groups;  // NHWC: by the number of groups of columns, each of which has blocks of its own
+  int parts;          // partial results per channel
   int block_parts;  // partial results of a reduction of everything: one per block, or one per group of columns of each
                     // block
   int log_planes;   // planes per block of the finish kernel, whose other threads share the planes' parts
+  Divider by_image_parts;        // NHWC
   int image_lines, image_parts;  // NHWC: lines and parts of one image or height, or all; NCHW: parts of an image
   // Rows: number of blocks; if they are reduced per height: number of heights, rows side by side in an image at one
   // height, and rows at one height that a block computes at once.

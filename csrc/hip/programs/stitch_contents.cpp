@@ -1,5 +1,7 @@
 #include "stitch_contents.h"
 
+#include "program/axis_maps.h"
+
 #include <algorithm>
 #include <cmath>
 #include <limits>
@@ -172,6 +174,42 @@ int32_t StitchContents::number_of_row(int32_t i) const {
 
 std::vector<int32_t> StitchContents::needed(const std::vector<int32_t>& nodes, bool elements) const {
   return followed(nodes, [&](int32_t i) { return by_element(i) == elements && !reduces_row(node(i).op); });
+}
+
+bool StitchContents::sums_one_by_one(const ProgramNode& leaf) const {
+  if (leaf.op != ProgramOp::mapped) return false;
+  const AxisMaps maps(call, size_t(leaf.input));
+  return maps.of_columns() && !maps.only_choose();
+}
+
+// Bytes that a thread reads for its elements of a line.
+int64_t StitchContents::bytes_of_line() const {
+  int64_t bytes = 0;
+  for (int32_t i : loaded) {
+    const ProgramOp op = node(i).op;
+    if (op == ProgramOp::random || op == ProgramOp::row) continue;
+    const size_t input = size_t(node(i).input);
+    int64_t of_element = element_size(op == ProgramOp::acc ? result : inputs[input].type);
+    if (op == ProgramOp::mapped && !program.inputs[input].mostly_chooses)
+      for (const AxisMap& map : AxisMaps(call, input)) of_element *= map.taps;
+    bytes += of_element * accesses.elements;
+  }
+  return bytes;
+}
+
+// A multiprocessor needs some 40 KB in flight. Sums of several taps have that with one line a thread, which takes few
+// registers: the more blocks run at once, the better some of them compute while others wait.
+int StitchContents::lines_at_once() const {
+  constexpr int64_t kMany = 64;
+  if (program.maps > 0 && program.reductions.empty()) return bytes_of_line() >= kMany ? 1 : 2;
+  return loaded.size() > 1 ? 2 : 4;
+}
+
+// With a bound the compiler issues all loads of sums before it adds up the first ones, rather than to save registers
+// for blocks beyond this number. The loads of more than some nine taps do not fit into registers.
+int StitchContents::blocks_at_once() const {
+  constexpr int64_t kMost = 160;
+  return program.maps > 0 && program.reductions.empty() && lines_at_once() * bytes_of_line() <= kMost ? 3 : 0;
 }
 
 bool StitchContents::is_transposed() const { return lines_per_access(call) > 0; }

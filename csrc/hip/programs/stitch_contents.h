@@ -46,11 +46,17 @@ struct StitchContents {
   bool is_read_by_lines(const ProgramNode& leaf) const {
     return leaf.op != ProgramOp::acc && reformer::is_read_by_lines(call, size_t(leaf.input));
   }
+  // True if the leaf is a sum of elements that are read through a map of columns, one by one.
+  bool sums_one_by_one(const ProgramNode& leaf) const;
   // Index in `loaded` of the memory read for this node; the size of `loaded` if there is none.
   size_t loaded_place(int32_t i) const;
   // True if element i of `loaded` or `stored` is a dense tensor of the result's type, with rows aligned to 16 bytes.
   bool loads_dense(size_t i) const;
   bool stores_dense(size_t i) const;
+  // Lines of a thread of element-wise kernels whose loads are in flight at once.
+  int lines_at_once() const;
+  // Blocks of these kernels that a multiprocessor has to run at once; 0: as many as the compiler makes.
+  int blocks_at_once() const;
   bool is_of_rows(int32_t i) const { return program.needs_rows && varies[size_t(i)] == Varies::rows; }
 
   const ProgramCall& call;
@@ -74,6 +80,7 @@ struct StitchContents {
   int first_result = -1;  // index in `stored` of the first output of the result's type
 
  private:
+  int64_t bytes_of_line() const;
   // These nodes and, in order, all nodes reached from them by going from followed nodes to their operands.
   template <class Follows>
   std::vector<int32_t> followed(const std::vector<int32_t>& nodes, Follows follows) const;

@@ -159,7 +159,8 @@ void StitchWriter::hold() {
   for (size_t i = 0; i < contents_.loaded.size(); ++i) {
     const std::string x = "x" + std::to_string(i);
     if (is_mapped(i))
-      body_ << "      " << read_mapped_text(i, x, "there");
+      body_ << "      " << read_mapped_text(i, x, "there")
+            << (has_more(i) ? "      " + read_more_text(i, x, "there") : "");
     else if (is_tensor(node(contents_.loaded[i])))
       body_ << "      " << x << ".read(" << from_text(i) << ", " << at_text(i, "row_of_" + x) << ", there);\n";
   }

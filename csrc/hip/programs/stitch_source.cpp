@@ -52,8 +52,10 @@ std::string StitchWriter::write() {
     hold();
   else if (contents_.is_transposed())
     tile();
-  else
+  else {
     load();
+    load_more();
+  }
   of_element();
   of_rows();
   store();
@@ -154,6 +156,7 @@ void StitchWriter::constants() {
           << "  enum : unsigned long long { kDenseLoaded = "
           << mask_of(contents_.loaded.size(), [&](size_t i) { return contents_.loads_dense(i); }) << ", kDenseStored = "
           << mask_of(contents_.stored.size(), [&](size_t i) { return contents_.stores_dense(i); }) << " };\n"
+          << "  enum { kLinesAtOnce = " << contents_.lines_at_once() << " };  // of stitched kernels only\n"
           << "  enum { kAccAccess = " << std::max(1, contents_.accesses.acc) << " };  // of stitched kernels only\n";
   if (reductions().empty()) return;
   const auto table = [&](const char* type, const char* name, auto value) {
@@ -242,6 +245,19 @@ void StitchWriter::load() {
     else
       body_ << "    if constexpr (!(kSkipped >> " << i << " & 1)) read<" << typed_text(i) << ">(" << input << ", " << at
             << ", " << to << ");\n";
+  }
+  body_ << "  }\n";
+}
+
+// Other combinations of taps, of few elements.
+void StitchWriter::load_more() {
+  body_ << "  template <int kCount, int kSize>\n  DEVICE static void load_more([[maybe_unused]] const StitchArgs& p, "
+           "[[maybe_unused]] int line, [[maybe_unused]] int column, [[maybe_unused]] float (&to)[kSize][kCount]) {\n";
+  for (size_t i = 0; i < contents_.loaded.size(); ++i) {
+    const std::string x = "x" + std::to_string(i), to = "(to[" + std::to_string(i) + "]);\n";
+    if (has_more(i))
+      body_ << "    " << held_type(i) << " " << x << ";\n    " << x << ".take" << to << "    "
+            << read_more_text(i, x, "AllOfGroup{}") << "    " << x << ".widen" << to;
   }
   body_ << "  }\n";
 }

@@ -11,7 +11,9 @@
 //   kStored              count of tensors that are stored; store() writes adjacent elements of all, or of all except
 //                        kResult: at `at`, or where the tensor's placement has the line and column
 //   read_mapped0()       if value 0 of the loaded ones is read through maps of its axes (program/axis_maps.h): reads
-//                        it, into Held or, where elements are added up or read one by one, Summed
+//                        it, into Held or, where elements are added up or read one by one, Summed. read_more0() and
+//                        load_more() add what few elements have besides
+//   kLinesAtOnce         lines of a thread whose loads are in flight at once
 //   kResult              index of the first of these with the result's data type; missing if there is none
 //   kReductions          count of distinct reductions; kind(), over() and first_number() (of a partial result) describe
 //                        them

@@ -67,6 +67,9 @@ void StitchWriter::tile() {
       body_ << "      fill(" << held(i) << "[i], " << to << ");\n";
     else if (is_by_lines(of))
       body_ << "      " << held(i) << ".widen(i, " << to << ");\n";
+    else if (has_more(i))
+      body_ << "      {\n        auto sum = " << held(i) << "[i];\n        " << read_more_text(i, "sum", "AllOfGroup{}")
+            << "        sum.widen(" << to << ");\n      }\n";
     else
       body_ << "      " << held(i) << "[i].widen(" << to << ");\n";
   });

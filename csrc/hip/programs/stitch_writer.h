@@ -90,6 +90,7 @@ class StitchWriter {
   void of_element();
   void of_channel();
   void load();
+  void load_more();
   void store();
   void store_channel();
   void store_reduction();
@@ -134,15 +135,25 @@ class StitchWriter {
   static std::string read_mapped_text(size_t i, const std::string& to, const char* there) {
     return "read_mapped" + std::to_string(i) + "<kCount>(p, line, column, " + to + ", " + there + ");\n";
   }
+  // True if few elements have more than one combination of taps, which another call adds.
+  bool has_more(size_t i) const;
+  static std::string read_more_text(size_t i, const std::string& to, const char* there) {
+    return "read_more" + std::to_string(i) + "<kCount>(p, line, column, " + to + ", " + there + ");\n";
+  }
   static std::string read_lines_text(size_t i, const std::string& to) {
     return "read_lines" + std::to_string(i) + "(p, line, column, " + to + ");\n";
   }
   static std::string input_text(size_t input);
   std::string place_of_line(int32_t place) const;
+  std::string taps_text(const AxisMap& map, int taps, const std::string& column, const std::string& first) const;
   std::string tap_text(const AxisMaps& maps, int m, const std::string& column, const std::string& number) const;
+  static std::string loop_text(const AxisMap& map, int m, const char* unroll, const std::string& indent);
   void read_mapped();
+  void mapped_head(const char* name, size_t i);
   void mapped_elements(size_t i);
   void mapped_lines(size_t i);
+  void within_groups(size_t i);
+  void more_elements(size_t i);
 
   // For tiles only (stitch_tiles_source.cpp).
   void tile();

@@ -16,11 +16,13 @@ from ..fusion.ilp.planner import IlpSummary
 from ..fusion.schedule import is_after, schedule
 from ..fusion.titles import kind_and_operations, name, product_sizes, title
 from ..fusion.traffic import bytes_of, traffic
+from ..ir.access import Access
 from ..ir.device_model import OTHERS, flops, multiplied_type, predicted_us, roof_us
 from ..ir.epilogue_cost import epilogue_us, slots_of
 from ..ir.fx_utils import bytes_of as node_bytes
 from ..ir.fx_utils import is_higher_order, is_operator
 from ..ir.graph import Graph, Operation
+from ..ir.map_cost import map_us
 from ..ir.product import Product
 from .kernel_kinds import kind_of
 
@@ -126,6 +128,12 @@ def _us_with_program(gpu: str, product: Product, group: FusionGroup, bytes: int)
     return plain if is_call else plain + epilogue_us(gpu, group.numel, flops(product), (alone, bytes), slots)
 
 
+def _us_of_maps(group: FusionGroup) -> float:
+    """Expected microseconds that a stitched kernel takes to read through maps of axes."""
+    accesses = [index_map for _, _, index_map in group.inputs if isinstance(index_map, Access)]
+    return sum(map_us(access, group.space, estimate(group.numel)) for access in accesses)
+
+
 def _megabytes(count: int) -> str:
     return f"{count / 1e6:10.2f}"
 
@@ -171,6 +179,8 @@ def report_of(
         cost = kind_of(group)
         dtype = multiplied_type(anchor) if multiplied else torch.bfloat16
         us = gpu and predicted_us(gpu, cost, read + written, multiplied, dtype)
+        if us and isinstance(group, FusionGroup) and group.anchor is None:
+            us += _us_of_maps(group)
         if us and isinstance(anchor, Product) and isinstance(group, FusionGroup):
             us = _us_with_program(gpu, anchor, group, read + written)
         roof = gpu and roof_us(gpu, cost, read + written, multiplied, dtype)

@@ -7,13 +7,10 @@ import math
 
 from ..ir.axis_map import AxisMap
 from ..ir.layout import Layout
+from ..ir.map_cost import MOST_ADJACENT, instructions_of_element
 
 MOST_TAPS = 64  # of an element: 144 taps took 290 us, where two passes of 12 took 190 (H100, pool of 64x64 to 6x6)
-# Instructions of a thread for its elements, for each tap, and for each tap of each element; and how many instructions
-# an H100 runs while it moves a byte, or launches a kernel.
-_OF_THREAD, _OF_TAP, _OF_TAP_AND_ELEMENT = 30, 8, 2
-_OF_BYTE, _OF_LAUNCH = 8.5, 8e7
-_MOST_ADJACENT = 8  # elements of a thread
+_OF_BYTE, _OF_LAUNCH = 8.5, 8e7  # instructions that an H100 runs while it moves a byte, or launches a kernel
 
 
 def axis_of_own_pass(
@@ -46,8 +43,7 @@ def _cost(source: tuple[int, ...], result: Layout, maps: dict[int, AxisMap], of_
     if taps > MOST_TAPS:
         return math.inf
     # Elements inside of the innermost axis with a map are adjacent in the source, too.
-    adjacent = math.gcd(min(result.strides[d] for d in maps), _MOST_ADJACENT) if maps else _MOST_ADJACENT
-    of_element = (_OF_THREAD + taps * (_OF_TAP + _OF_TAP_AND_ELEMENT * adjacent)) / adjacent
+    adjacent = math.gcd(min(result.strides[d] for d in maps), MOST_ADJACENT) if maps else MOST_ADJACENT
     touched = math.prod(maps[d].touched if d in maps else size for d, size in enumerate(source))
     moved = touched * of_source + result.numel * of_result
-    return max(result.numel * of_element, moved * _OF_BYTE) + _OF_LAUNCH
+    return max(result.numel * instructions_of_element(taps, adjacent), moved * _OF_BYTE) + _OF_LAUNCH
