@@ -32,6 +32,26 @@ class FlashAttention(nn.Module):
         return self.out(attention.transpose(1, 2).flatten(2)).square().mean()
 
 
+class Rotated(nn.Module):
+    """Attention with rotary embeddings. wide: queries and keys are computed in fp32, as in ModernBERT."""
+
+    def __init__(self, wide):
+        super().__init__()
+        self.wide, self.qkv, self.out = wide, nn.Linear(512, 1536, bias=False), nn.Linear(512, 512)
+        self.register_buffer("cos", torch.randn(256, 64))
+        self.register_buffer("sin", torch.randn(256, 64))
+
+    def _rotated(self, x):
+        kept, x = x.dtype, x.float() if self.wide else x
+        first, second = x.chunk(2, -1)
+        return (x * self.cos + torch.cat([-second, first], -1) * self.sin).to(kept)
+
+    def forward(self, x):
+        q, k, v = (each.transpose(1, 2) for each in self.qkv(x).view(*x.shape[:2], 3, 8, 64).unbind(2))
+        attention = nn.functional.scaled_dot_product_attention(self._rotated(q), self._rotated(k), v)
+        return self.out(attention.transpose(1, 2).flatten(2)).square().mean()
+
+
 class BeforeAProduct(nn.Module):
     """Group norm of channels_last images; a matrix product has its result and gradient in contiguous order."""
 
@@ -185,6 +205,8 @@ if __name__ == "__main__":
     assert fake_gpu.begin()
     models = {name: training_models.make(name) for name in sys.argv[1:]}
     models["flash attention"] = FlashAttention(), [torch.randn(8, 32, 64)]
+    models["rotated"] = Rotated(wide=False), [torch.randn(8, 256, 512)]
+    models["rotated in fp32"] = Rotated(wide=True), [torch.randn(8, 256, 512)]
     models["before a product"] = BeforeAProduct(), [torch.randn(4, 32, 16, 16)]
     models["split attention"] = SplitAttention(), [torch.randn(8, 32, 30, 30)]
     models["norm of rows"] = NormOfRows(), [torch.randint(0, 3000, (16, 512))]

@@ -56,6 +56,16 @@ def test_biases_of_products():
     assert kinds()["flash attention"][0]["aten::addmm"] == 1
 
 
+@pytest.mark.parametrize("name", ["rotated", "rotated in fp32"])
+def test_rotary_embeddings(name):
+    """Queries' gradients are one kernel, and keys', which write them where products read those of queries, keys and
+    values; another kernel copies the values'. So do two kernels forward; the others are the loss's."""
+    forward, backward = kinds()[name]
+    assert forward["stitch"] == 2 + 2 and backward["stitch"] == 3
+    for each in (forward, backward):
+        assert not {"aten::cat", "reformer::_contiguous", "aten::clone"} & {*each}
+
+
 def test_losses_in_chunks():
     """Of four chunks, the forward has the products with padded rows, whose sums are added up in fp32. The backward has
     no product of scores."""

@@ -44,6 +44,7 @@ from .ir.fake_tensors import Unsupported
 from .ir.fx_utils import is_static
 from .ir.graph import Graph
 from .ir.stages import attempted, optional, raises, required, show
+from .joint_graph.cat_slices import cat_slices
 from .joint_graph.chunk_losses import chunk_losses
 from .joint_graph.copy_sources import copy_sources
 from .joint_graph.flatten_in_memory_order import flatten_in_memory_order
@@ -155,6 +156,7 @@ def plan(
     optional(fold_constants, module)
     optional(count_in_floats, module)
     optional(copy_sources, module)
+    optional(cat_slices, module)
     optional(swap_operands, module)
     optional(keep_order_in_reductions, module)
     optional(propagate_memory_format, module)
