@@ -69,6 +69,7 @@ from .passes import PASSES
 from .pre_grad.attention_masks import simplify_masks
 from .pre_grad.attention_operands import simplify_operands
 from .pre_grad.own_convolutions import replace_own_convolutions
+from .pre_grad.shared_heads import share_heads
 from .runtime.compiled import Compiled
 from .runtime.executable import Executable
 from .runtime.run_graph import run_graph
@@ -82,6 +83,7 @@ def pre_grad(module: GraphModule) -> None:
     required(replace_own_convolutions, module)
     attempted(lambda: optional(simplify_masks, module), module)
     attempted(lambda: optional(simplify_operands, module), module)
+    attempted(lambda: optional(share_heads, module), module)
 
 
 def partition(joint: GraphModule, inputs, **options) -> tuple[GraphModule, GraphModule]:
