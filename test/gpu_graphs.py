@@ -124,6 +124,23 @@ class Positions(nn.Module):
         return torch.softmax(x + self.buckets[bucket].permute(2, 0, 1), -1).square().mean()
 
 
+class BiasOfHeads(nn.Module):
+    """Attention with a bias that is gathered from a small table: rows of numbers for each head, read by heads, of which
+    Swin makes a copy."""
+
+    def __init__(self, rows, heads, tokens, copies):
+        super().__init__()
+        self.copies = copies
+        self.table, self.q = nn.Parameter(torch.zeros(rows, heads)), nn.Linear(16 * heads, 16 * heads)
+        self.heads, self.tokens = heads, tokens
+
+    def forward(self, x, index):
+        q = self.q(x).view(*x.shape[:2], self.heads, 16).transpose(1, 2)
+        bias = self.table[index.view(-1)].view(self.tokens, self.tokens, -1).permute(2, 0, 1)
+        bias = bias.contiguous() if self.copies else bias
+        return (torch.softmax(q @ q.transpose(-1, -2) + bias, -1) @ q).square().mean()
+
+
 class Messages(nn.Module):
     """Two graph-network layers; each node gets a sum of its neighbors' features, weighted by edge."""
 
@@ -215,6 +232,10 @@ if __name__ == "__main__":
     indices = torch.zeros(2401, dtype=torch.int64), torch.zeros(49, 49, dtype=torch.int64)
     models["large vocabulary"] = Vocabulary(20011), [torch.zeros(8, 1024, dtype=torch.int64)] * 2
     models["positions"] = Positions(), [torch.randn(64, 12, 49, 49), *indices]
+    for name, sizes in {"bias of Swin": (169, 3, 49, True), "bias of T5": (32, 8, 512, False)}.items():
+        _, heads, tokens, _ = sizes
+        given = torch.randn(64, tokens, 16 * heads), torch.zeros(tokens, tokens, dtype=torch.int64)
+        models[name] = BiasOfHeads(*sizes), list(given)
     edges = [torch.zeros(1 << 14, dtype=torch.int64)] * 2
     models["messages"] = Messages(), [torch.randn(3000, 64), *edges, torch.zeros(1 << 14)]
     models["perceptron"] = Perceptron(), [torch.randn(8, 32, 64)]

@@ -145,6 +145,15 @@ def test_tables_of_positions():
     assert not {"aten::index_put", "reformer::_sort_rows", "aten::index.Tensor"} & {*forward, *backward}
 
 
+def test_biases_of_heads():
+    """They are gathered by columns, or by a program that also writes them by heads: the only copies are the product's,
+    of queries, and the one of the gradient."""
+    forward, backward = kinds()["bias of Swin"]
+    assert forward["aten::index_select"] == 1 and forward["reformer::_contiguous"] == 1
+    of_t5, _ = kinds()["bias of T5"]
+    assert "aten::index_select" not in of_t5 and of_t5["reformer::_contiguous"] == 1
+
+
 def test_products_of_a_vocabulary():
     """They have some columns more, or zeros to add up, which no kernel of their own writes: who makes what is
     multiplied does. Gradients of weights are stored in the parameters' type."""
