@@ -73,6 +73,8 @@ def _slice_of(node: Node) -> _Slice | None:
     if node.target is aten.slice_scatter.default:
         base, source, dim, start, end, step = (*node.args, *(0, None, None, 1)[len(node.args) - 2 :])
         dim %= len(shape)
+        if type(shape[dim]) is not int:  # a symbol, of which no number may be made
+            return None
         start, end, _ = slice(start, end).indices(shape[dim])
         if node.kwargs or step != 1 or end <= start or not _is_zero(base):
             return None
@@ -83,7 +85,7 @@ def _slice_of(node: Node) -> _Slice | None:
         source, padding = node.args[:2]
         pads = [(len(shape) - 1 - i // 2, *padding[i : i + 2]) for i in range(0, len(padding), 2)]
         pads = [pad for pad in pads if any(pad[1:])]
-        if node.kwargs or len(pads) != 1 or min(pads[0]) < 0:
+        if node.kwargs or len(pads) != 1 or any(type(n) is not int or n < 0 for n in pads[0]):
             return None
         ((dim, before, after),) = pads
         return _Slice(source, dim, before, shape[dim] - after) if before + after < shape[dim] else None

@@ -4,6 +4,7 @@ each row (ir/gather.py). The program is a copy of what is gathered, which reads 
 
 from __future__ import annotations
 
+from ...runtime.sizes import estimate
 from ..ir.gather import gather_of
 from ..ir.graph import Graph, Map, Operation, Typed, Value, View, substituted
 
@@ -20,11 +21,13 @@ def gather_by_programs(graph: Graph) -> None:
     for operation in before:
         graph.operations.append(operation)
         gather = gather_of(operation)
-        if gather is None or gather.least_us < _LEAST_US:
+        if gather is None or operation.results[0].device.type not in DEVICES:
+            continue
+        if estimate(gather.least_us) < _LEAST_US:
             continue
         (rows,) = operation.results
         is_narrow = gather.columns * rows.dtype.itemsize <= _MOST_BYTES and rows.layout.is_row_major
-        if rows.device.type in DEVICES and is_narrow and not all(isinstance(reader, Map) for reader in readers[rows]):
+        if is_narrow and not all(isinstance(reader, Map) for reader in readers[rows]):
             (copy,) = graph.add(
                 Map([View(rows, rows.layout)], "clone", lambda x: x), [Typed(rows.layout, rows.dtype, rows.device)]
             )

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import torch
 
+from ...runtime.sizes import estimate
 from ..ir.gather import Gather, gather_of
 from ..ir.graph import Call, Graph, Map, Operation, Typed, Value, View, is_cast
 from ..ir.layout import Layout
@@ -24,10 +25,12 @@ def gather_columns(graph: Graph) -> None:
     for operation in before:
         graph.operations.append(operation)
         gather = gather_of(operation)
-        if gather is None or not (copies := _copies(operation.results[0], gather, readers)):
+        if gather is None or operation.results[0].device.type not in DEVICES:
+            continue
+        if not (copies := _copies(operation.results[0], gather, readers)):
             continue
         table, dtype = gather.table, _cast_to(copies, readers)
-        if dtype is not None and table.elements < gather.index.layout.numel * gather.columns:
+        if dtype is not None and estimate(table.elements) < estimate(gather.index.layout.numel * gather.columns):
             packed = Layout.row_major(table.layout.sizes)
             cast = Map([table], "_to_copy", lambda x: x)
             (value,) = graph.add(cast, [Typed(packed, dtype, table.value.device)])
@@ -44,8 +47,8 @@ def gather_columns(graph: Graph) -> None:
 def _copies(gathered: Value, gather: Gather, readers: Readers) -> list[Call]:
     """The copies in the order of columns that are all that reads gathered rows; none if something else reads them."""
     found = readers.get(gathered, [])
-    is_small = gather.table.elements * gathered.dtype.itemsize <= _MOST_BYTES
-    if gathered.device.type not in DEVICES or not is_small or not gather.index.layout.is_row_major:
+    is_small = estimate(gather.table.elements * gathered.dtype.itemsize) <= _MOST_BYTES
+    if not is_small or not gather.index.layout.is_row_major:
         return []
     return found if all(_is_of_columns(reader, gather) for reader in found) else []
 
