@@ -32,6 +32,26 @@ class FlashAttention(nn.Module):
         return self.out(attention.transpose(1, 2).flatten(2)).square().mean()
 
 
+class Rotated(nn.Module):
+    """Attention with rotary embeddings. wide: queries and keys are computed in fp32, as in ModernBERT."""
+
+    def __init__(self, wide):
+        super().__init__()
+        self.wide, self.qkv, self.out = wide, nn.Linear(512, 1536, bias=False), nn.Linear(512, 512)
+        self.register_buffer("cos", torch.randn(256, 64))
+        self.register_buffer("sin", torch.randn(256, 64))
+
+    def _rotated(self, x):
+        kept, x = x.dtype, x.float() if self.wide else x
+        first, second = x.chunk(2, -1)
+        return (x * self.cos + torch.cat([-second, first], -1) * self.sin).to(kept)
+
+    def forward(self, x):
+        q, k, v = (each.transpose(1, 2) for each in self.qkv(x).view(*x.shape[:2], 3, 8, 64).unbind(2))
+        attention = nn.functional.scaled_dot_product_attention(self._rotated(q), self._rotated(k), v)
+        return self.out(attention.transpose(1, 2).flatten(2)).square().mean()
+
+
 class BeforeAProduct(nn.Module):
     """Group norm of channels_last images; a matrix product has its result and gradient in contiguous order."""
 
@@ -102,6 +122,23 @@ class Positions(nn.Module):
     def forward(self, x, position, bucket):
         x = torch.softmax(x + self.positions[position].view(49, 49, -1).permute(2, 0, 1), -1)
         return torch.softmax(x + self.buckets[bucket].permute(2, 0, 1), -1).square().mean()
+
+
+class BiasOfHeads(nn.Module):
+    """Attention with a bias that is gathered from a small table: rows of numbers for each head, read by heads, of which
+    Swin makes a copy."""
+
+    def __init__(self, rows, heads, tokens, copies):
+        super().__init__()
+        self.copies = copies
+        self.table, self.q = nn.Parameter(torch.zeros(rows, heads)), nn.Linear(16 * heads, 16 * heads)
+        self.heads, self.tokens = heads, tokens
+
+    def forward(self, x, index):
+        q = self.q(x).view(*x.shape[:2], self.heads, 16).transpose(1, 2)
+        bias = self.table[index.view(-1)].view(self.tokens, self.tokens, -1).permute(2, 0, 1)
+        bias = bias.contiguous() if self.copies else bias
+        return (torch.softmax(q @ q.transpose(-1, -2) + bias, -1) @ q).square().mean()
 
 
 class Messages(nn.Module):
@@ -185,6 +222,8 @@ if __name__ == "__main__":
     assert fake_gpu.begin()
     models = {name: training_models.make(name) for name in sys.argv[1:]}
     models["flash attention"] = FlashAttention(), [torch.randn(8, 32, 64)]
+    models["rotated"] = Rotated(wide=False), [torch.randn(8, 256, 512)]
+    models["rotated in fp32"] = Rotated(wide=True), [torch.randn(8, 256, 512)]
     models["before a product"] = BeforeAProduct(), [torch.randn(4, 32, 16, 16)]
     models["split attention"] = SplitAttention(), [torch.randn(8, 32, 30, 30)]
     models["norm of rows"] = NormOfRows(), [torch.randint(0, 3000, (16, 512))]
@@ -193,6 +232,10 @@ if __name__ == "__main__":
     indices = torch.zeros(2401, dtype=torch.int64), torch.zeros(49, 49, dtype=torch.int64)
     models["large vocabulary"] = Vocabulary(20011), [torch.zeros(8, 1024, dtype=torch.int64)] * 2
     models["positions"] = Positions(), [torch.randn(64, 12, 49, 49), *indices]
+    for name, sizes in {"bias of Swin": (169, 3, 49, True), "bias of T5": (32, 8, 512, False)}.items():
+        _, heads, tokens, _ = sizes
+        given = torch.randn(64, tokens, 16 * heads), torch.zeros(tokens, tokens, dtype=torch.int64)
+        models[name] = BiasOfHeads(*sizes), list(given)
     edges = [torch.zeros(1 << 14, dtype=torch.int64)] * 2
     models["messages"] = Messages(), [torch.randn(3000, 64), *edges, torch.zeros(1 << 14)]
     models["perceptron"] = Perceptron(), [torch.randn(8, 32, 64)]

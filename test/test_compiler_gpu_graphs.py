@@ -56,6 +56,16 @@ def test_biases_of_products():
     assert kinds()["flash attention"][0]["aten::addmm"] == 1
 
 
+@pytest.mark.parametrize("name", ["rotated", "rotated in fp32"])
+def test_rotary_embeddings(name):
+    """Queries' gradients are one kernel, and keys', which write them where products read those of queries, keys and
+    values; another kernel copies the values'. So do two kernels forward; the others are the loss's."""
+    forward, backward = kinds()[name]
+    assert forward["stitch"] == 2 + 2 and backward["stitch"] == 3
+    for each in (forward, backward):
+        assert not {"aten::cat", "reformer::_contiguous", "aten::clone"} & {*each}
+
+
 def test_losses_in_chunks():
     """Of four chunks, the forward has the products with padded rows, whose sums are added up in fp32. The backward has
     no product of scores."""
@@ -133,6 +143,15 @@ def test_tables_of_positions():
     assert backward["reformer::_embedding_grad"] == 2
     assert forward["reformer::_row_numbers"] == 2 and "reformer::_row_numbers" not in backward
     assert not {"aten::index_put", "reformer::_sort_rows", "aten::index.Tensor"} & {*forward, *backward}
+
+
+def test_biases_of_heads():
+    """They are gathered by columns, or by a program that also writes them by heads: the only copies are the product's,
+    of queries, and the one of the gradient."""
+    forward, backward = kinds()["bias of Swin"]
+    assert forward["aten::index_select"] == 1 and forward["reformer::_contiguous"] == 1
+    of_t5, _ = kinds()["bias of T5"]
+    assert "aten::index_select" not in of_t5 and of_t5["reformer::_contiguous"] == 1
 
 
 def test_products_of_a_vocabulary():

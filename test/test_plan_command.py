@@ -50,6 +50,23 @@ class Attention(nn.Module):
 def attention():
     return Attention(), (torch.randn(8, 1024, 1024),)
 
+class Grouped(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.q, self.kv, self.out = nn.Linear(1024, 1024), nn.Linear(1024, 512), nn.Linear(1024, 1024)
+
+    def forward(self, x):
+        q = self.q(x).unflatten(-1, (16, 64)).transpose(1, 2)
+        k, v = self.kv(x).unflatten(-1, (2, 4, 64)).permute(2, 0, 3, 1, 4)
+        k, v = (each[:, :, None].expand(-1, -1, 4, -1, -1).reshape(q.shape) for each in (k, v))
+        return self.out(F.scaled_dot_product_attention(q, k, v).transpose(1, 2).flatten(2))
+
+def grouped():
+    return Grouped(), (torch.randn(8, 1024, 1024),)
+
+def grouped_in_fp32():
+    return grouped()
+
 class Broken(nn.Module):
     def __init__(self):
         super().__init__()
@@ -168,8 +185,9 @@ number = 3
 COMMANDS = {
     "images": ["--autocast", "bf16", "--channels-last", "--device", "sm_80"],
     "volumes": ["--autocast", "bf16", "--channels-last"],
+    "grouped": ["--autocast", "bf16"],
     **dict.fromkeys(("product", "attention", "broken", "by_values", "by_name", "nested", "frozen", "function"), []),
-    **dict.fromkeys(("rotary", "wrong_sizes", "too_few", "on_the_cpu", "nothing_computed"), []),
+    **dict.fromkeys(("grouped_in_fp32", "rotary", "wrong_sizes", "too_few", "on_the_cpu", "nothing_computed"), []),
 }
 # Runs them all in one process that has the GPU.
 COMMANDS_IN_TURN = """
@@ -257,6 +275,17 @@ def test_attention_is_the_gpus(printed):
     ]
     products = 2 * 8 * 16 * 1024 * 1024 * 64
     assert all(us > 2 * products / 67e6 * 0.7 for us, _ in calls)
+
+
+@needs_no_gpu
+def test_heads_that_queries_share(printed):
+    """16-bit keys and values are not repeated. Those in fp32, of which no kernel shares any, are, and no scores are
+    stored."""
+    for name, kernel, copies in (("grouped", "cudnn", 0), ("grouped_in_fp32", "efficient", 2)):
+        forward, _ = printed[name][0].split("\nbackward\n")
+        calls = [what for _, what in lines_of(forward)]
+        assert sum(f"{kernel}_attention" in each for each in calls) == 1
+        assert sum("clone" in each for each in calls) == copies
 
 
 @needs_no_gpu

@@ -147,8 +147,9 @@ def test_the_selector_chooses_among_all(no_products):
 
 
 def test_a_kernel_that_cannot_run_the_program_is_passed_over(no_products):
-    install(aten=0.0, gpu_tma_gemm_128x128=1.0, gpu_tma_gemm_streamed_128x128=2.0)
-    assert chosen("bias.sum") == "gpu_tma_gemm_128x128"  # streamed kernels compute weight gradients only
+    install(aten=0.0, gpu_tma_gemm_128x128=1.0, gpu_gemm_128x128=2.0)
+    assert chosen("bias") == "gpu_gemm_128x128"
+    assert chosen("bias.sum") == "gpu_tma_gemm_128x128"
     assert chosen("moments.bias.sum") == "aten"
 
 
@@ -167,7 +168,6 @@ def test_convolutions_are_left_to_their_selectors(no_products):
 def test_candidates_run_the_program(no_products):
     reasons = {each.name: each.reason for each in candidates(PRODUCT, "sm_90", "bias.sum")}
     assert reasons["aten"] is None and reasons["gpu_tma_gemm_pingpong_128x192"] is None
-    assert reasons["gpu_tma_gemm_streamed_128x128"] is not None
     sums = {each.name: each.reason for each in candidates(PRODUCT, "sm_90", "moments.bias.sum")}
     assert sums["aten"] is None and sums["gpu_tma_gemm_pingpong_128x192"] is not None
 

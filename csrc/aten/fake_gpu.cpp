@@ -58,7 +58,7 @@ int64_t attention_of(const at::Tensor& query, const at::Tensor& key, const at::T
     return int64_t(sdp::SDPBackend::efficient_attention);
   if (user.userEnabledCuDNNSDP() && narrow && (grouped || same_heads) && query.sym_size(3) <= kLongestHeadOfCudnn)
     return int64_t(sdp::SDPBackend::cudnn_attention);
-  return int64_t(sdp::SDPBackend::math);
+  return int64_t(user.userEnabledMathSDP() ? sdp::SDPBackend::math : sdp::SDPBackend::error);
 }
 
 }  // namespace

@@ -38,8 +38,6 @@
   X(gpu_tma_gemm_64x64) \
   X(gpu_tma_gemm_pingpong_128x192) \
   X(gpu_tma_gemm_pingpong_128x128) \
-  X(gpu_tma_gemm_streamed_128x256) \
-  X(gpu_tma_gemm_streamed_128x128) \
   X(reference)
 // clang-format on
 

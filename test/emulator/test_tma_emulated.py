@@ -10,7 +10,7 @@ from marks import slow
 import emulator
 from emulator import plans
 from emulator.plans import DIRECTIONS, Problem
-from emulator.tma_gemm import COLUMNS, NOTHING, ROWS, check_gemm, gemm_kernels, planner
+from emulator.tma_gemm import COLUMNS, ROWS, check_gemm, gemm_kernels, planner
 
 pytestmark = emulator.needed
 
@@ -137,15 +137,6 @@ def test_pairs_of_blocks(direction, layout, shared):
             check_gemm(problem, tile, shared=shared, row_blocks=1, seed=seed)
         if layout == "nhwc" or direction == "weight_grad":
             check_gemm(problem, tile, shared=shared, splits=2, seed=seed)
-
-
-# Blocks of a part of a tile's steps, of parts of two or three tiles, of whole tiles and of no steps, and one block.
-@pytest.mark.parametrize("shared", [NOTHING, ROWS, COLUMNS])
-@pytest.mark.parametrize("tile", ["64x64_3", *slow("128x128_6", "128x256_4")])
-def test_blocks_share_all_steps(tile, shared):
-    problem = Problem("weight_grad", "bf16", 1, 136, 1, 500, 328, 1, 1)
-    for seed, blocks in enumerate((1, 2, 3, 4, 5, 9, 20)):
-        check_gemm(problem, tile, shared=shared, row_blocks=blocks, splits=0, seed=seed)
 
 
 # --- depthwise

@@ -61,8 +61,7 @@ def depthwise_with_program(tile, multiprocessors=1) -> conv_programs.Kernel:
 
 
 def check_gemm(problem, tile, *, shared=NOTHING, row_blocks=1000, splits=1, seed=0):
-    """Compare; return True if the second operand's tiles were resident in shared memory. splits: 0 if blocks share all
-    steps."""
+    """Compare; return True if the second operand's tiles were resident in shared memory."""
     kernel = kernel_of(problem, tile)
     index = gemm_kernels()[kernel]
     x, y, filter = map(problem.tensor, (problem.x, problem.y, problem.filter))
@@ -84,11 +83,11 @@ def check_gemm(problem, tile, *, shared=NOTHING, row_blocks=1000, splits=1, seed
     plan(None)
     workspace = torch.full([numbers[12] // 4], torch.nan)
     plan(workspace.data_ptr())
-    assert (numbers[12] > 0) == (splits > 1) or splits == 0
+    assert (numbers[12] > 0) == (splits > 1)
     file, entry = (f(index).decode() for f in (planner().gemm_kernel_file, planner().gemm_kernel_arguments))
     assert numbers[5] == (1 if shared == NOTHING else 2)
     plans.launch(file, kernel, entry, args, numbers[:5], seed=seed, cluster=numbers[5])
-    if numbers[12]:
+    if splits > 1:
         name, entry = (f(problem.type[1]).decode() for f in (planner().finish_name, planner().finish_arguments))
         plans.launch("gemm/implicit_gemm", name, entry, finish, numbers[6:11], seed=seed)
     problem.check(result)

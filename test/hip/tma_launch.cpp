@@ -70,9 +70,9 @@ int finish_args_bytes() { return int(sizeof(ImplicitGemmFinishArgs)); }
 const char* finish_name(int dtype) { return implicit_gemm_finish(static_cast<DType>(dtype))->entry.name; }
 const char* finish_arguments(int dtype) { return implicit_gemm_finish(static_cast<DType>(dtype))->entry.arguments; }
 
-// shared: a TmaShared. row_blocks: at most one for each tile of rows, unless streamed. splits: 0 if streamed. pointers:
-// x, y, filter, bias, result, workspace. numbers: blocks x, y, z, threads, shared bytes, cluster; the same of the
-// finish; workspace bytes, whether the second operand is resident.
+// shared: a TmaShared. row_blocks: at most one for each tile of rows. pointers: x, y, filter, bias, result, workspace.
+// numbers: blocks x, y, z, threads, shared bytes, cluster; the same of the finish; workspace bytes, whether the second
+// operand is resident.
 const char* plan_gemm(const int32_t* problem, int kernel, int shared, int row_blocks, int splits, void* const* pointers,
                       void* args, void* finish_args, int64_t* numbers) {
   const ConvProblem p = problem_of(problem);
@@ -80,10 +80,9 @@ const char* plan_gemm(const int32_t* problem, int kernel, int shared, int row_bl
   if (const char* sentence = unsupported_by_tma_gemm(p)) return sentence;
   if (!of.computes(p)) return "the kernel is for other problems";
   TmaGemmConfig plan;
-  const bool streamed = splits == 0;
-  const int row_tiles = tma_gemm_sizes(p).row_tiles(of.tile.rows, shared == int(TmaShared::kColumns) ? 2 : 1);
-  if (!streamed) row_blocks = std::min(row_blocks, row_tiles);
-  configure_tma_gemm(p, of, {static_cast<TmaShared>(shared), row_blocks, std::max(1, splits), streamed}, plan);
+  row_blocks =
+      std::min(row_blocks, tma_gemm_sizes(p).row_tiles(of.tile.rows, shared == int(TmaShared::kColumns) ? 2 : 1));
+  configure_tma_gemm(p, of, {static_cast<TmaShared>(shared), row_blocks, splits}, plan);
   bind(plan, of, pointers[0], pointers[1], pointers[2], pointers[3], pointers[4], pointers[5]);
   memcpy(args, &plan.args, of.args_bytes());
   memcpy(finish_args, &plan.finish_args, sizeof(plan.finish_args));

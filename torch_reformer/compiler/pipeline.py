@@ -44,6 +44,7 @@ from .ir.fake_tensors import Unsupported
 from .ir.fx_utils import is_static
 from .ir.graph import Graph
 from .ir.stages import attempted, optional, raises, required, show
+from .joint_graph.cat_slices import cat_slices
 from .joint_graph.chunk_losses import chunk_losses
 from .joint_graph.copy_sources import copy_sources
 from .joint_graph.flatten_in_memory_order import flatten_in_memory_order
@@ -68,6 +69,7 @@ from .passes import PASSES
 from .pre_grad.attention_masks import simplify_masks
 from .pre_grad.attention_operands import simplify_operands
 from .pre_grad.own_convolutions import replace_own_convolutions
+from .pre_grad.shared_heads import share_heads
 from .runtime.compiled import Compiled
 from .runtime.executable import Executable
 from .runtime.run_graph import run_graph
@@ -81,6 +83,7 @@ def pre_grad(module: GraphModule) -> None:
     required(replace_own_convolutions, module)
     attempted(lambda: optional(simplify_masks, module), module)
     attempted(lambda: optional(simplify_operands, module), module)
+    attempted(lambda: optional(share_heads, module), module)
 
 
 def partition(joint: GraphModule, inputs, **options) -> tuple[GraphModule, GraphModule]:
@@ -155,6 +158,7 @@ def plan(
     optional(fold_constants, module)
     optional(count_in_floats, module)
     optional(copy_sources, module)
+    optional(cat_slices, module)
     optional(swap_operands, module)
     optional(keep_order_in_reductions, module)
     optional(propagate_memory_format, module)

@@ -103,11 +103,6 @@ struct ImplicitGemmFinishArgs {
   long long numel;       // a multiple of 4, like channels
   int splits;
   Divider channels;
-  // If not 0: blocks have shared the steps of all tiles of so many rows (stream-K; tma_gemm.h). Tiles of one block are
-  // finished; others have a part for each of their blocks.
-  int tile_rows;
-  int steps, steps_each;  // of a tile, and of a block
-  Divider columns;
 };
 
 using ImplicitGemmArgsOf_forward = ImplicitGemmArgs;

@@ -281,19 +281,12 @@ DEVICE void finish(const ImplicitGemmFinishArgs& p) {
   const int lane = lane_id(), warp = warp_id();
   const long long element = (static_cast<long long>(block_x()) * kWarp + lane) * 4;
   float sums[4] = {};
-  int splits = p.splits;
-  bool wanted = element < p.numel;
-  if (p.tile_rows && wanted) {
-    const int first = divide(int(element), p.columns) / p.tile_rows * p.steps;
-    splits = (first + p.steps - 1) / p.steps_each - first / p.steps_each + 1;
-    wanted = splits > 1;
-  }
   grid_dependency_wait();
-  if (wanted) add_up(p.partial + element, p.numel, warp, kWarps, splits, sums);
+  if (element < p.numel) add_up(p.partial + element, p.numel, warp, kWarps, p.splits, sums);
   UNROLL
   for (int e = 0; e < 4; ++e) shared[warp][lane + e * kWarp] = sums[e];
   barrier();
-  if (warp || !wanted) return;
+  if (warp || element >= p.numel) return;
   for (int other = 1; other < kWarps; ++other) {
     UNROLL
     for (int e = 0; e < 4; ++e) sums[e] += shared[other][lane + e * kWarp];

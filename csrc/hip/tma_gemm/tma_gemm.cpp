@@ -9,19 +9,16 @@
 namespace reformer {
 namespace {
 
-// Kernels whose tiles have so many rows and columns of the product. streamed: their blocks share the steps of all tiles
-// evenly.
+// Kernels whose tiles have so many rows and columns of the product.
 class GpuTmaGemm final : public GpuSolver {
  public:
-  GpuTmaGemm(const char* name, int rows, int columns, TmaConsumers consumers = TmaConsumers::cooperative,
-             bool streamed = false)
-      : name_(name), streamed_(streamed) {
+  GpuTmaGemm(const char* name, int rows, int columns, TmaConsumers consumers = TmaConsumers::cooperative)
+      : name_(name) {
     for (const TmaGemmKernel& kernel : tma_gemm_kernels())
       if (kernel.tile.rows == rows && kernel.tile.columns == columns && kernel.tile.consumers == consumers)
         kernels_.push_back(&kernel);
   }
   const char* name() const override { return name_; }
-  bool estimates() const override { return !streamed_; }  // no schedule of this kind has been timed
 
   Planned<ConvPlan> plan(const ConvProblem& p, const Device& device) const override {
     if (!has_tma(device.arch)) return "it is for Hopper GPUs (sm_90)";
@@ -78,8 +75,7 @@ class GpuTmaGemm final : public GpuSolver {
       if (!kernel->computes(p)) continue;
       tried.kernel = kernel->with(epilogue);
       if (tried.kernel.tile.stages < 2) continue;  // nothing would be loaded during a product
-      for (const TmaGemmSchedule& schedule :
-           streamed_ ? tma_gemm_streams(p, tried.kernel, units) : tma_gemm_schedules(p, tried.kernel, units)) {
+      for (const TmaGemmSchedule& schedule : tma_gemm_schedules(p, tried.kernel, units)) {
         configure_tma_gemm(p, tried.kernel, schedule, tried.config);
         if (reduces && (schedule.splits > 1 || tma_gemm_parts(tried.kernel, tried.config.args) > kMostParts * units))
           continue;
@@ -93,7 +89,6 @@ class GpuTmaGemm final : public GpuSolver {
   static constexpr int kMostParts =
       6;  // partial results per channel and multiprocessor: with the smallest tiles, so many blocks fill the GPU once
   const char* name_;
-  const bool streamed_;
   std::vector<const TmaGemmKernel*> kernels_;
 };
 
@@ -108,8 +103,6 @@ const Solver& gpu_tma_gemm_64x128() { static const GpuTmaGemm solver("gpu_tma_ge
 const Solver& gpu_tma_gemm_64x64() { static const GpuTmaGemm solver("gpu_tma_gemm_64x64", 64, 64); return solver; }
 const Solver& gpu_tma_gemm_pingpong_128x192() { static const GpuTmaGemm solver("gpu_tma_gemm_pingpong_128x192", 128, 192, TmaConsumers::pingpong); return solver; }
 const Solver& gpu_tma_gemm_pingpong_128x128() { static const GpuTmaGemm solver("gpu_tma_gemm_pingpong_128x128", 128, 128, TmaConsumers::pingpong); return solver; }
-const Solver& gpu_tma_gemm_streamed_128x256() { static const GpuTmaGemm solver("gpu_tma_gemm_streamed_128x256", 128, 256, TmaConsumers::cooperative, true); return solver; }
-const Solver& gpu_tma_gemm_streamed_128x128() { static const GpuTmaGemm solver("gpu_tma_gemm_streamed_128x128", 128, 128, TmaConsumers::cooperative, true); return solver; }
 // clang-format on
 
 }  // namespace reformer

@@ -73,21 +73,18 @@ enum class TmaShared : int { kNothing, kRows, kColumns };
 // step belongs to one image, and the result of forward and input_grad lies along rows.
 //
 // Along x, each block (or cluster of two along z, which counts as one here) has a tile of columns and every
-// row_blocks-th tile of rows; along y, a part of the steps. If streamed (in weight_grad of NHWC; stream-K), row_blocks
-// blocks instead share the steps of all tiles of rows evenly, so that none waits for others: a block has steps_each
-// steps of one tile after another, and leaves partial sums of tiles that it computes a part of.
+// row_blocks-th tile of rows; along y, a part of the steps.
 struct TmaGemmArgs {
   TensorMap a, b, result;
   const void* bias;  // forward: [columns], or null
-  float* partial;    // if not null, for parts of the steps, written in place of the result: [parts][rows][columns]
+  float* partial;    // if not null, written in place of the result: [parts of the steps][rows][columns]
   int rows, columns, depth;
   int steps, steps_each;      // all steps, and those of a block
   int row_tiles, row_blocks;  // counted in clusters
   Divider column_tiles;       // counted in clusters
   TmaShared shared;
-  Divider by_image;  // NCHW: tiles of rows per image; in weight_grad steps per image, in NHWC of all
+  Divider by_image;  // NCHW: tiles of rows per image; in weight_grad steps per image
   int b_resident;    // 1: all of b's tiles stay in shared memory for the block's further tiles of rows
-  int streamed;
 };
 
 constexpr int threads(int rows, int columns, TmaConsumers consumers, TmaEpilogue epilogue = {}) {

@@ -33,61 +33,37 @@ DEVICE void load_tile(const TensorMap& map, const Tile& to, unsigned barrier, in
   }
 }
 
-DEVICE int least(int a, int b) { return a < b ? a : b; }
-
 template <What kWhat, class Shape_>
 struct Work {
   using Shape = Shape_;
   static constexpr bool kNchw = Traits<kWhat>::kNchw, kWeightGrad = Traits<kWhat>::kWeightGrad;
   static constexpr bool kTransposed = kNchw && !kWeightGrad, kGaps = false, kMayBeEmpty = false;
-  static constexpr bool kStreams = kWeightGrad && !kNchw && !Shape::kTakesTurns;
   struct Tile {
-    int row, image;               // image: in NCHW, if rows are pixels, the image of the row
-    int first_step, steps, part;  // if streamed: the steps that this block computes, and their number among the parts
+    int row, image;  // image: in NCHW, if rows are pixels, the image of the row
   };
   const TmaGemmArgs& p;
   int rank, column;
 
-  DEVICE bool streamed() const { return kStreams && p.streamed; }
-  DEVICE int steps_of(const Tile& tile, int steps) const { return streamed() ? tile.steps : steps; }
-  DEVICE int part_of(const Tile& tile) const {
-    if (streamed()) return tile.steps < p.steps ? tile.part : -1;
-    return p.partial ? block_y() : -1;
-  }
+  DEVICE int steps_of(const Tile&, int steps) const { return steps; }
   DEVICE int columns() const { return p.columns; }
   DEVICE int partial_column(int box, int at) const { return box + at; }
 
   template <class Function>
   DEVICE void for_each_tile(int first, Function function) const {
-    int next = first, end = p.row_tiles;  // tiles or, if streamed, steps of one tile after another
-    if (streamed()) {
-      next *= p.steps_each;
-      end = least(end * p.steps, next + p.steps_each);
-    }
-    while (next < end) {
-      Tile tile{next, 0, 0, 0, 0};
-      if (streamed()) {
-        tile.first_step = next;
-        tile.row = divide_with_rest(tile.first_step, p.by_image);
-        tile.steps = least(p.steps - tile.first_step, end - next);
-        if (tile.first_step) tile.part = first - tile.row * p.steps / p.steps_each;  // blocks since the first one
-        next += tile.steps;
-      } else {
-        next += p.row_blocks;
-      }
-      if (p.shared == TmaShared::kColumns) tile.row = tile.row * 2 + rank;
-      if constexpr (kTransposed) tile.image = divide_with_rest(tile.row, p.by_image);
-      tile.row *= Shape::kRows;
-      function(tile);
+    for (int next = first; next < p.row_tiles; next += p.row_blocks) {
+      int tile = p.shared == TmaShared::kColumns ? next * 2 + rank : next;
+      int image = 0;
+      if constexpr (kTransposed) image = divide_with_rest(tile, p.by_image);
+      function(Tile{tile * Shape::kRows, image});
     }
   }
 
   struct Copies {
     const Work& work;
-    int row, image, first_step, depth;
+    int row, image, depth;
 
     DEVICE void begin(int step) {
-      depth = step + first_step;
+      depth = step;
       if constexpr (kNchw && kWeightGrad) image = divide_with_rest(depth, work.p.by_image);
       depth *= kTmaDepth;
     }
@@ -107,7 +83,7 @@ struct Work {
     }
     DEVICE void end() const {}
   };
-  DEVICE Copies copies_of(const Tile& tile, int) const { return {*this, tile.row, tile.image, tile.first_step, 0}; }
+  DEVICE Copies copies_of(const Tile& tile, int) const { return {*this, tile.row, tile.image, 0}; }
 
   // In NCHW rows are the pixels of an image, which run along lines.
   DEVICE void store(const Tile& tile, unsigned from, int row, int at) const {

@@ -80,12 +80,10 @@ inline const std::vector<TmaGemmKernel>& tma_gemm_kernels() {
 }
 
 // The tile schedule: the operand that two blocks share, the number of blocks over which the tiles of rows are
-// distributed, the number of splits of the depth (split-K), and whether instead blocks share all steps evenly
-// (stream-K).
+// distributed, and the number of splits of the depth (split-K).
 struct TmaGemmSchedule {
   TmaShared shared = TmaShared::kNothing;
   int row_blocks = 1, splits = 1;
-  bool streamed = false;
 };
 
 struct TmaGemmConfig {
@@ -178,11 +176,9 @@ inline void configure_tma_gemm(const ConvProblem& p, const TmaGemmKernel& kernel
   a.rows = size.rows, a.columns = size.columns * size.columns_taps, a.depth = size.depth;
   if (kernel.what.windows) configure_tma_windows(p, a, config.windows);
   a.steps = kernel.what.windows && !size.weight_grad ? a.classes[0].steps : size.steps();
+  a.steps_each = std::max(1, ceil_div(a.steps, schedule.splits));
   const int cluster_rows = schedule.shared == TmaShared::kColumns ? 2 : 1;
   a.row_tiles = size.row_tiles(kernel.tile.rows, cluster_rows);
-  a.streamed = schedule.streamed;
-  a.steps_each = std::max(
-      1, a.streamed ? ceil_div(a.row_tiles * a.steps, schedule.row_blocks) : ceil_div(a.steps, schedule.splits));
   for (int i = 0; i < config.windows.count; ++i)
     a.classes[i].tiles = size.row_tiles_of(config.windows.classes[i].source.count(), kernel.tile.rows, cluster_rows);
   a.by_image = make_divider(size.weight_grad ? ceil_div(size.depth, kTmaDepth) : ceil_div(size.rows, kernel.tile.rows));
@@ -192,12 +188,10 @@ inline void configure_tma_gemm(const ConvProblem& p, const TmaGemmKernel& kernel
       ceil_div(size.column_tiles(kernel.tile.columns), schedule.shared == TmaShared::kRows ? 2 : 1);
   a.column_tiles = make_divider(column_tiles);
   a.shared = schedule.shared;
-  a.b_resident =
-      !a.streamed && a.steps_each <= kernel.tile.stages && schedule.row_blocks < a.row_tiles && size.classes == 1;
-  int splits = std::max(1, ceil_div(a.steps, a.steps_each));
+  a.b_resident = a.steps_each <= kernel.tile.stages && schedule.row_blocks < a.row_tiles && size.classes == 1;
+  const int splits = std::max(1, ceil_div(a.steps, a.steps_each));
   config.launch.blocks_x = uint32_t(schedule.row_blocks * column_tiles);
-  config.launch.blocks_y = a.streamed ? 1 : uint32_t(splits);
-  if (a.streamed && a.steps_each % a.steps) splits = ceil_div(a.steps - 1, a.steps_each) + 1;  // most parts of a tile
+  config.launch.blocks_y = uint32_t(splits);
   config.launch.blocks_z = config.launch.cluster_z = uint32_t(cluster);
   config.launch.threads = uint32_t(kernel.threads());
   config.launch.shared_bytes = uint32_t(kernel.shared_bytes());
@@ -207,11 +201,6 @@ inline void configure_tma_gemm(const ConvProblem& p, const TmaGemmKernel& kernel
     config.workspace_bytes = numel * 4 * splits;
     configure_implicit_gemm_finish(numel, splits, p.k, 32, config.finish_args, config.finish_launch);
     config.finish_launch.pdl = true;
-    if (a.streamed) {
-      config.finish_args.tile_rows = cluster_rows * kernel.tile.rows;
-      config.finish_args.steps = a.steps, config.finish_args.steps_each = a.steps_each;
-      config.finish_args.columns = make_divider(a.columns);
-    }
   }
 }
 
@@ -273,14 +262,11 @@ inline double tma_gemm_us(const ConvProblem& p, const TmaGemmKernel& kernel, con
   double waves = blocks / (multiprocessors * occupancy);
   if (waves < 4) waves = std::max(1.0, std::ceil(waves));
   const double on_one = std::max(1.0, std::min(double(occupancy), std::ceil(blocks / multiprocessors)));
-  const int tile = kernel.tile.rows * kernel.tile.columns;
-  const int tiles = a.streamed ? 1 + a.steps_each / a.steps : gemm_launch::ceil_div(a.row_tiles, a.row_blocks);
+  const int tiles = gemm_launch::ceil_div(a.row_tiles, a.row_blocks), tile = kernel.tile.rows * kernel.tile.columns;
   const double step =
       std::max(std::max((kernel.tile.rows + kernel.tile.columns) * kTmaDepth * 2 / m.bytes, tile * kTensor) * on_one,
                m.latency / std::min(kernel.tile.stages, std::max(1, a.steps_each * tiles)));
-  const double steps = a.scattered  ? double(size.steps()) / size.classes
-                       : a.streamed ? double(a.steps_each) / tiles
-                                    : a.steps_each;  // per tile
+  const double steps = a.scattered ? double(size.steps()) / size.classes : a.steps_each;  // per tile
   double us = m.launch + waves * (m.block + tiles * (steps * step + m.store * tile / 8192 * on_one));
   if (a.shared != TmaShared::kNothing) us += m.cluster;
   const double bytes = 2.0 * (double(p.input_numel()) + double(p.output_numel()) + double(p.weight_numel()));
@@ -327,27 +313,6 @@ inline std::vector<TmaGemmSchedule> tma_gemm_schedules(const ConvProblem& p, con
       if (splits <= last || splits * size.result_numel() >= int64_t{1} << 27) continue;
       all.push_back({shared, row_tiles, last = splits});
     }
-  }
-  return all;
-}
-
-// The schedules worth trying in which blocks share all steps evenly; they fill the GPU once.
-inline std::vector<TmaGemmSchedule> tma_gemm_streams(const ConvProblem& p, const TmaGemmKernel& kernel,
-                                                     int multiprocessors) {
-  using gemm_launch::ceil_div;
-  std::vector<TmaGemmSchedule> all;
-  if (p.direction != Direction::weight_grad || kernel.what.layout != Layout::nhwc || kernel.what.windows) return all;
-  constexpr int kFewestSteps = 8;  // of a block
-  const TmaGemmSizes size = tma_gemm_sizes(p);
-  const int rows = size.row_tiles(kernel.tile.rows), columns = size.column_tiles(kernel.tile.columns);
-  for (const TmaShared shared : {TmaShared::kNothing, TmaShared::kRows, TmaShared::kColumns}) {
-    if ((shared == TmaShared::kRows && columns < 2) || (shared == TmaShared::kColumns && rows < 2)) continue;
-    const int column_tiles = shared == TmaShared::kRows ? ceil_div(columns, 2) : columns;
-    const int slots = multiprocessors / (shared == TmaShared::kNothing ? 1 : 2);
-    const int steps = size.row_tiles(kernel.tile.rows, shared == TmaShared::kColumns ? 2 : 1) * size.steps();
-    const int blocks = std::min(slots / column_tiles, steps / kFewestSteps);
-    const int parts = blocks < 1 ? 0 : ceil_div(size.steps(), std::max(1, steps / blocks)) + 1;
-    if (blocks > 1 && parts * size.result_numel() < int64_t{1} << 27) all.push_back({shared, blocks, 1, true});
   }
   return all;
 }

@@ -124,12 +124,12 @@ DEVICE void store_result(const Work& work, const typename Work::Tile& tile, type
   });
 }
 
-// Stores the fp32 sums unchanged, if those of other blocks have to be added (split-K): part number `part`.
+// Stores the fp32 sums unchanged, if those of other blocks have to be added (split-K).
 template <class Work>
-DEVICE void store_partial(const Work& work, typename Work::Shape::Sums& sums, int row, int part) {
+DEVICE void store_partial(const Work& work, typename Work::Shape::Sums& sums, int row) {
   const int lane = lane_id();
   row += warp_id() % 4 * 16 + lane / 4;
-  float* const to = work.p.partial + static_cast<long long>(part) * work.p.rows * work.p.columns;
+  float* const to = work.p.partial + static_cast<long long>(block_y()) * work.p.rows * work.p.columns;
   UNROLL
   for (int j = 0; j < Work::Shape::kColumns / 8; ++j) {
     const int at = work.partial_column(work.column + j / 8 * 64, j % 8 * 8 + lane % 4 * 2);

@@ -53,7 +53,6 @@ DEVICE void load_tile(const TensorMap& map, const Tile& to, unsigned barrier, in
 //   Tile                             a tile of rows, whose first row is `row`
 //   for_each_tile(first, function)   calls function(tile) for the block's tiles of rows
 //   steps_of(tile, steps)            number of the block's steps that the tile takes
-//   part_of(tile)                    number of the part that these steps are of the sums; -1 if they are whole
 //   copies_of(tile, first_step)      the copying thread's state: begin(step), a(to, barrier), b(to, barrier), end()
 //   columns()                        the end of the result's columns
 //   store(tile, from, row, column)   starts the store of one box of the result
@@ -169,9 +168,8 @@ struct TmaBlock {
       multiply(tile, sums, state, group, turn);
       turn ^= 1;
       const int row = row_of(tile, group);
-      const int part_of_tile = Program::kRounds ? work.part_of(tile) : -1;
-      if (part_of_tile >= 0)
-        store_partial(work, sums, row, part_of_tile);
+      if (Program::kRounds && work.p.partial)
+        store_partial(work, sums, row);
       else
         store_result(work, tile, sums, memory, loads, half, group, row, epilogue);
     };

@@ -145,8 +145,6 @@ struct Work {
     return kInputGrad && p.scattered ? p.classes[tile.class_number].steps : steps;
   }
 
-  DEVICE int part_of(const Tile&) const { return p.partial ? block_y() : -1; }
-
   template <class Function>
   DEVICE void for_each_tile(int first, Function function) const {
     for (int next = first; next < p.row_tiles; next += p.row_blocks) {

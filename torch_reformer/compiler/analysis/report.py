@@ -21,6 +21,7 @@ from ..ir.device_model import OTHERS, flops, multiplied_type, predicted_us, roof
 from ..ir.epilogue_cost import epilogue_us, slots_of
 from ..ir.fx_utils import bytes_of as node_bytes
 from ..ir.fx_utils import is_higher_order, is_operator
+from ..ir.gather import gather_of
 from ..ir.graph import Graph, Operation
 from ..ir.map_cost import map_us
 from ..ir.product import Product
@@ -183,6 +184,8 @@ def report_of(
             us += _us_of_maps(group)
         if us and isinstance(anchor, Product) and isinstance(group, FusionGroup):
             us = _us_with_program(gpu, anchor, group, read + written)
+        if us and anchor is group and (gather := gather_of(anchor)) is not None:
+            us = max(us, estimate(gather.least_us))
         roof = gpu and roof_us(gpu, cost, read + written, multiplied, dtype)
         return Line(kind, cost, tuple(names), read, written, multiplied, us, measured_us, roof)
 

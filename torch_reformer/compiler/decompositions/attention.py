@@ -26,6 +26,11 @@ KERNELS = {
     "flash": SDPBackend.FLASH_ATTENTION,
     "efficient": SDPBackend.EFFICIENT_ATTENTION,
 }
+_IS_ENABLED = {
+    SDPBackend.CUDNN_ATTENTION: torch.backends.cuda.cudnn_sdp_enabled,
+    SDPBackend.FLASH_ATTENTION: torch.backends.cuda.flash_sdp_enabled,
+    SDPBackend.EFFICIENT_ATTENTION: torch.backends.cuda.mem_efficient_sdp_enabled,
+}
 _WITHOUT_GPU = "sm_90"  # graphs that are recorded for a GPU that is not there
 
 
@@ -47,35 +52,51 @@ def attention(
         operator: PyTorch's own, which chooses among the enabled kernels.
     """
     case = _case(query, key, value, attn_mask, dropout_p, is_causal, enable_gqa)
-    by_pytorch = functools.partial(
-        operator, query, key, value, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa
-    )
+    options = {"attn_mask": attn_mask, "dropout_p": dropout_p, "is_causal": is_causal, "scale": scale}
+    calls = [functools.partial(operator, query, key, value, **options, enable_gqa=enable_gqa)]
+    if enable_gqa and query.device.type == "cuda" and query.dim() == 4:
+        calls.append(functools.partial(_with_repeated, operator, query, key, value, **options))
     gpu = _gpu(query.device) if case is not None else None
     if case is None or gpu is None or not _is_free():
-        return by_pytorch()
+        return _by_pytorch(calls)
     needs_grad = torch.is_grad_enabled() and any(each.requires_grad for each in (query, key, value))
     for kernel in kernels(case, gpu, needs_grad):
         if kernel == WRITTEN:
             return written_out(query, key, value, attn_mask, dropout_p, is_causal, scale)
-        if (result := _by_kernel(kernel, by_pytorch)) is not None:
+        if (result := _by_kernels([KERNELS[kernel]], calls)) is not None:
             return result
-    return by_pytorch()
+    return _by_pytorch(calls)
 
 
-def _by_kernel(kernel: str, by_pytorch: Callable[[], Tensor]) -> Tensor | None:
-    """The result by this kernel; None if it does not support the call."""
-    with sdpa_kernel(KERNELS[kernel]), warnings.catch_warnings():
+def _by_pytorch(calls: list[Callable[[], Tensor]]) -> Tensor:
+    """The first call, by the kernel that PyTorch chooses. If there are several, the first one that a fused kernel
+    supports: PyTorch's last resort, full matrices of scores, costs more than repeated keys and values."""
+    fused = [kernel for kernel, is_enabled in _IS_ENABLED.items() if is_enabled()]
+    result = _by_kernels(fused, calls) if len(calls) > 1 and fused else None
+    return calls[0]() if result is None else result
+
+
+def _by_kernels(kernels: list[SDPBackend], calls: list[Callable[[], Tensor]]) -> Tensor | None:
+    """The first of the calls that one of these kernels supports; None if they support none."""
+    with sdpa_kernel(kernels), warnings.catch_warnings():
         warnings.simplefilter("ignore")  # each says why it does not support the call
-        try:
-            return by_pytorch()
-        except RuntimeError:
-            return None
+        for call in calls:
+            try:
+                return call()
+            except RuntimeError:
+                continue
+    return None
+
+
+def _with_repeated(operator: Callable[..., Tensor], query: Tensor, *shared: Tensor, **options) -> Tensor:
+    """The call with keys and values that are repeated for all heads of queries."""
+    repeated = (each.repeat_interleave(query.shape[1] // each.shape[1], 1) for each in shared)
+    return operator(query, *repeated, **options)
 
 
 def _is_free() -> bool:
     """True if the user leaves the choice of kernels open."""
-    cuda = torch.backends.cuda
-    kinds = cuda.flash_sdp_enabled, cuda.mem_efficient_sdp_enabled, cuda.math_sdp_enabled, cuda.cudnn_sdp_enabled
+    kinds = torch.backends.cuda.math_sdp_enabled, *_IS_ENABLED.values()
     return all(is_enabled() for is_enabled in kinds) and not torch.are_deterministic_algorithms_enabled()
 
 

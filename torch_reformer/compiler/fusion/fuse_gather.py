@@ -8,9 +8,10 @@ from ..ir.access import Access
 from ..ir.gather import MOST_TABLES, Gather, gather_of
 from ..ir.graph import Value
 from ..ir.iteration_space import IterationSpace, fits
+from ..ir.kernel_limits import TRANSPOSES_GATHERS
 from ..ir.targets import Targets
 from .greedy import Fusion
-from .group import FusionGroup, has_too_many_strided
+from .group import FusionGroup, has_too_many_strided, has_too_many_transposed
 
 
 def fuse_gathers(fusion: Fusion) -> None:
@@ -47,9 +48,11 @@ def _space(group: FusionGroup, value: Value, gather: Gather) -> IterationSpace |
     for space in spaces:
         if group.anchor or space.order or (space != group.space and (group.copies or not group.supports(space))):
             continue
-        if not fits(space, group.operands, group.reductions):
+        if not fits(space, group.operands, group.reductions, transposes=TRANSPOSES_GATHERS):
             continue
-        if any(space.kind(copied) == "transposed" for copied in group.copies.values()):  # AMD's kernels would spill
+        if has_too_many_transposed(space, group.inputs, group.copies.values()):
+            continue
+        if not TRANSPOSES_GATHERS and any(space.kind(copied) == "transposed" for copied in group.copies.values()):
             continue
         inputs = [(key, gathers[key[0]].layout(space, view, key[2])) for key, view in group.inputs.items()
                   if key[0] in gathers]  # fmt: skip

@@ -112,6 +112,8 @@ def expected_us(case: Attention, kernel: str, gpu: str, with_backward: bool) -> 
         total += sum(a * b for a, b in zip(factors, terms(case, kernel, is_backward, GPUS[gpu]), strict=True))
         if kernel == WRITTEN:
             total += _us_of_programs(case, gpu, is_backward)
+        if kernel == "efficient" and case.groups > 1:  # it takes repeated keys and values only
+            total += 2 * predicted_us(gpu, "stitch", (1 + case.groups) * case.of_keys, 0)
     if case.mask == "bias_grad" and with_backward and kernel != WRITTEN:  # its sum over what shares the bias
         total += predicted_us(gpu, "stitch columns", _NARROW * case.scores, 0)
     return total

@@ -17,7 +17,7 @@ from ... import program as p
 from ...program import Value as Expression
 from ...runtime.dtypes import FLOATS
 from ..ir.fake_tensors import layout_of
-from ..ir.graph import Graph, Indexed, Map, Random, Typed, View
+from ..ir.graph import Graph, Indexed, Map, Random, Typed, View, is_cast
 from ..ir.index_maps import index_map_of
 from ..ir.iteration_space import LONGEST_ROW, find_space
 from ..ir.layout import Layout
@@ -29,8 +29,9 @@ from .pointwise import add_typed_map
 aten = torch.ops.aten
 
 _MOST = 4  # parts
-# Depth and operands of the operations that compute a part: they are computed for the elements of all other parts, too.
-_DEEPEST, _MOST_OPERANDS = 2, 2
+# Depth of the operations that compute a part, operands of each, and of all: they are computed for the elements of all
+# other parts, too. Casts do not count if all parts are computed from the same tensors, which are read in any case.
+_DEEPEST, _DEEPEST_OF_SAME, _MOST_OPERANDS, _MOST_OF_PART = 2, 3, 2, 4
 _Computed = tuple[list[View], Callable[..., Expression]]  # operands, and the part's value as a function of theirs
 
 
@@ -68,7 +69,7 @@ def _concatenated(graph: Graph, value: Tensor, parts: list[View], dim: int = 0) 
 
     if (result := computed_at_once(graph, parts, whole, joined)) is not None:
         return View(result.value, layout)
-    ways = [_computed(part, _DEEPEST) for part in parts]
+    ways = _of_same(parts) or [_computed(part, _DEEPEST) for part in parts]
     if all(part.is_full and (way is None or way[0] == [part]) for part, way in zip(parts, ways, strict=True)):
         return None  # all parts are in memory, and so will be the result: PyTorch's copies are as good
     in_place = [way or _itself(part) for part, way in zip(parts, ways, strict=True)]
@@ -98,21 +99,44 @@ def _itself(part: View) -> _Computed:
     return [part], lambda operand: operand
 
 
-def _computed(part: View, deepest: int) -> _Computed | None:
+def _of_same(parts: list[View]) -> list[_Computed] | None:
+    """Ways to compute all parts from the same tensors; None if there are none."""
+    ways = [_computed(part, _DEEPEST_OF_SAME, of_same=True) for part in parts]
+    if any(way is None or len(way[0]) > _MOST_OF_PART for way in ways):
+        return None
+    tensors = [{view.value for view in views if not _is_repeated(view)} for views, _ in ways]
+    return ways if all(tensors) and all(each == tensors[0] for each in tensors) else None
+
+
+def _computed(part: View, deepest: int, of_same: bool = False) -> _Computed | None:
     """Operands that are in memory anyway, and the expression that computes a part from them. None if it would take more
-    than a few element-wise operations of a few operands."""
-    maker = part.value.maker
+    than a few element-wise operations of a few operands.
+
+    Args:
+        of_same: casts do not count, and operands that would take more are read as they are if they are repeated, or no
+            wider than the result of their only reader.
+    """
+    maker, steps = part.value.maker, 1
     if not isinstance(maker, Map) or isinstance(maker, Indexed):
         return _itself(part)
-    if not deepest or isinstance(maker, Random) or not 1 <= len(maker.inputs) <= _MOST_OPERANDS:
-        return None
-    if (views := operands_of(part)) is None:
-        return None
-    operands = [_computed(view, deepest - 1) for view in views]
+    if of_same and is_cast(maker):
+        steps = 0
+    is_simple = deepest >= steps and not isinstance(maker, Random) and 1 <= len(maker.inputs) <= _MOST_OPERANDS
+    views = operands_of(part) if is_simple else None
+    if views is None:
+        return _itself(part) if of_same and _is_repeated(part) else None
+    operands = [_computed(view, deepest - steps, of_same) for view in views]
     if None in operands:
-        return None
+        (first, *others) = views
+        if not of_same or others or first.value.dtype.itemsize > part.value.dtype.itemsize:
+            return None
+        operands = [_itself(first)]
     inputs = [view for views, _ in operands for view in views]
     return inputs, lambda *values: maker.expression(*_values(operands, values))
+
+
+def _is_repeated(view: View) -> bool:
+    return any(size > 1 and stride == 0 for size, stride in zip(view.layout.sizes, view.layout.strides, strict=True))
 
 
 def _values(computed: list[_Computed], operands: tuple[Expression, ...]) -> list[Expression]:

@@ -17,7 +17,8 @@ from ..ir.index_maps import operand_maps
 from ..ir.iteration_space import find_space
 from ..ir.layout import Layout
 
-_contiguous = torch.ops.reformer._contiguous.default
+_cat, _contiguous = torch.ops.aten.cat.default, torch.ops.reformer._contiguous.default
+Readers = dict[Value, list[Operation | None]]
 
 
 def follow_readers(graph: Graph) -> None:
@@ -30,7 +31,7 @@ def follow_readers(graph: Graph) -> None:
             continue
         (value,) = operation.results
         reading = readers.get(value, [])
-        if (layout := _layout_of_readers(value, reading)) is not None:
+        if (layout := _layout_of_readers(operation, value, readers)) is not None:
             _change(operation, value, layout, reading)
         elif (layout := _layout_of_copies(value, reading)) is not None and _computes(operation, layout):
             value.layout = layout
@@ -38,20 +39,43 @@ def follow_readers(graph: Graph) -> None:
     graph.substitute(instead)
 
 
-def _layout_of_readers(value: Value, readers: list[Operation | None]) -> Layout | None:
-    """The value in the order of memory of the operations that read it; None if they have no other, or several."""
-    if value.memory is not None or not value.layout.is_row_major or not readers:
+def _layout_of_readers(operation: Map, value: Value, readers: Readers) -> Layout | None:
+    """The value in the order of memory of the operations that read it; None if they have no other, or several. What
+    permutes its dimensions may as well be written by the kernel that computes it, so it is followed only to tensors
+    that have that order."""
+    reading = readers.get(value, [])
+    if value.memory is not None or not value.layout.is_row_major or not reading:
         return None
-    if any(not isinstance(reader, Map) or isinstance(reader, Random) for reader in readers):
+    layouts, permutes = set(), False
+    for reader in reading:
+        for view in reader.operands if reader is not None else ():
+            if view.value is value:
+                order = _order_of(reader, view)
+                layouts.add(None if order is None else _in_order(value, view.layout, order))
+                permutes = permutes or not view.layout.is_row_major
+    if None in reading or len(layouts) > 1 or (layout := layouts.pop()) is None or layout.matches(value.layout):
         return None
-    layouts = set()
-    for reader in readers:
-        views = [view for view in reader.inputs if view.value is value]
-        if any(not view.layout.is_row_major or view.layout.numel != value.layout.numel for view in views):
-            return None
-        layout = reader.results[0].layout
-        layouts |= {_split(layout, value.layout.sizes) if layout.sizes == view.layout.sizes else None for view in views}
-    return layouts.pop() if len(layouts) == 1 else None
+    return None if permutes and not _reads_in_order(operation, layout, readers) else layout
+
+
+def _order_of(reader: Operation, view: View) -> Layout | None:
+    """Dense layout in whose order a Map or a concatenation goes through a view of a whole value; None for others."""
+    if not view.is_full or not reader.results or not reader.results[0].layout.is_dense:
+        return None
+    layout = reader.results[0].layout
+    if isinstance(reader, Call) and reader.operator is _cat:
+        return Layout.row_major(view.layout.sizes) if layout.is_row_major else None
+    is_map = isinstance(reader, Map) and not isinstance(reader, Random)
+    return layout if is_map and layout.sizes == view.layout.sizes else None
+
+
+def _reads_in_order(operation: Map, layout: Layout, readers: Readers) -> bool:
+    """True if the operation reads a tensor in this order of memory, and in others only what follows it."""
+    full = [view for view in operation.inputs if view.is_full]
+    others = [view.value for view in full if not view.layout.matches(layout)]
+    return len(others) < len(full) and all(
+        isinstance(other.maker, Map) and readers[other] == [operation] for other in others
+    )
 
 
 def _layout_of_copies(value: Value, readers: list[Operation | None]) -> Layout | None:
@@ -62,15 +86,20 @@ def _layout_of_copies(value: Value, readers: list[Operation | None]) -> Layout |
     for reader in readers:
         if not isinstance(reader, Call) or reader.operator is not _contiguous or not reader.operands[0].is_full:
             return None
-        copied, result = reader.operands[0].layout, reader.results[0].layout
-        stride_of = dict(zip(copied.strides, result.strides, strict=True))
-        axes = zip(copied.sizes, copied.strides, strict=True)
-        found = on_axes(axes, zip(value.layout.sizes, value.layout.strides, strict=True), 0)
-        if found is None or any(len(parts) > 1 for parts in found[1]):
-            return None
-        strides = [sum(stride_of[axis] * each for axis, _, each in parts) for parts in found[1]]
-        layouts.add(Layout(value.layout.sizes, tuple(strides)))
+        layouts.add(_in_order(value, reader.operands[0].layout, reader.results[0].layout))
     return layouts.pop() if len(layouts) == 1 else None
+
+
+def _in_order(value: Value, view: Layout, result: Layout) -> Layout | None:
+    """The value in the order of memory in which a result has the elements of a view of it; None if a dimension of the
+    value is not made of whole dimensions of the view."""
+    stride_of = dict(zip(view.strides, result.strides, strict=True))
+    axes = zip(view.sizes, view.strides, strict=True)
+    found = on_axes(axes, zip(value.layout.sizes, value.layout.strides, strict=True), 0)
+    if found is None or any(len(parts) > 1 for parts in found[1]):
+        return None
+    strides = [sum(stride_of[axis] * each for axis, _, each in parts) for parts in found[1]]
+    return Layout(value.layout.sizes, tuple(strides))
 
 
 def _computes(operation: Map, layout: Layout) -> bool:
@@ -85,26 +114,6 @@ def _computes(operation: Map, layout: Layout) -> bool:
     return find_space(layout.numel, index_maps, set()) is not None
 
 
-def _split(layout: Layout, sizes: tuple[int, ...]) -> Layout | None:
-    """The layout with each of its dimensions as one or more of these sizes, if it is dense and in another order of
-    memory than theirs; else None."""
-    if layout.is_row_major or not layout.is_dense:
-        return None
-    remaining, strides = list(zip(layout.sizes, layout.strides, strict=True)), []
-    for size in reversed(sizes):
-        while remaining and remaining[-1][0] == 1 and size > 1:
-            remaining.pop()
-        if size == 1:
-            strides.append(0)
-            continue
-        if not remaining or remaining[-1][0] % size:
-            return None
-        count, stride = remaining.pop()
-        strides.append(stride)
-        remaining.append((count // size, stride * size))
-    return Layout(sizes, tuple(reversed(strides)))
-
-
 def _change(operation: Map, value: Value, layout: Layout, readers: list[Operation | None]) -> None:
     """Give the value this layout if a program can compute it so."""
     before, value.layout = value.layout, layout
@@ -112,9 +121,9 @@ def _change(operation: Map, value: Value, layout: Layout, readers: list[Operatio
         value.layout = before
         return
     for reader in readers:
-        new_view = View(value, reader.results[0].layout)
-        reader.change_operands(functools.partial(_replaced, value, new_view))
+        reader.change_operands(functools.partial(_in_new_order, value, reader))
 
 
-def _replaced(value: Value, new_view: View, view: View) -> View:
-    return new_view if view.value is value else view
+def _in_new_order(value: Value, reader: Operation, view: View) -> View:
+    """The operand of a reader, of a value that lies in the order in which it is read."""
+    return View(value, _order_of(reader, view)) if view.value is value else view

@@ -9,17 +9,15 @@ are one operation, or none (joint_graph/copy_sources.py)."""
 
 from __future__ import annotations
 
-import itertools
 import math
 from typing import Any
 
 import torch.nn.functional as F
-from torch import Tensor
 from torch.fx import Graph, GraphModule, Node
 
 from ...runtime.dtypes import NARROW
-from .attention_calls import attention_calls
-from .writes import may_write, memory_of
+from .attention_calls import attention_calls, is_static
+from .writes import is_unwritten
 
 _OPERANDS = "query", "key", "value"
 _ALIGNED = 16  # bytes that the kernels read at once
@@ -31,7 +29,7 @@ def simplify_operands(module: GraphModule) -> None:
     operands get four dimensions."""
     is_changed = False
     for node, arguments in attention_calls(module.graph).items():
-        if not all(_is_static(arguments.get(name)) for name in _OPERANDS) or not _is_static(node):
+        if not all(is_static(arguments.get(name)) for name in _OPERANDS) or not is_static(node):
             continue
         if not node.meta["example_value"].is_contiguous():
             continue
@@ -49,27 +47,15 @@ def simplify_operands(module: GraphModule) -> None:
         module.recompile()
 
 
-def _is_static(node: Any) -> bool:
-    """True for the node of a tensor whose sizes and strides are known."""
-    fake = node.meta.get("example_value") if isinstance(node, Node) else None
-    return isinstance(fake, Tensor) and all(isinstance(number, int) for number in (*fake.shape, *fake.stride()))
-
-
 def _sources(call: Node, arguments: dict[str, Any]) -> dict[str, Node]:
     """Sources of contiguous copies, by the names of the operands that are such copies and need not be."""
-    places = {node: place for place, node in enumerate(call.graph.nodes)}
-    ends = [node for node in call.graph.nodes if node.op == "placeholder"] + call.graph.output_node().all_input_nodes
-    shared = {memory_of(node) for node in ends}  # may be written to before the backward reads it
     found = {}
     for name in _OPERANDS:
         copy = arguments[name]
         if not _is_contiguous(copy) or set(copy.users) != {call} or not _is_read_in_place(copy.args[0]):
             continue
-        source = copy.args[0]
-        between = itertools.islice(call.graph.nodes, places[copy], places[call])
-        written = {memory_of(node) for other in between if may_write(other) for node in other.all_input_nodes}
-        if memory_of(source) not in shared | written:
-            found[name] = source
+        if is_unwritten(copy, call, copy.args[0]):
+            found[name] = copy.args[0]
     return found
 
 
@@ -80,7 +66,7 @@ def _is_contiguous(node: Node) -> bool:
 
 def _is_read_in_place(node: Node) -> bool:
     """True if rows of the tensor are adjacent elements that begin at multiples of 16 bytes."""
-    if not _is_static(node):
+    if not is_static(node):
         return False
     fake = node.meta["example_value"]
     *strides, last = fake.stride() or (0,)

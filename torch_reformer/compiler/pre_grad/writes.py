@@ -3,6 +3,7 @@ change tensors in place, also through views."""
 
 from __future__ import annotations
 
+import itertools
 import operator
 
 import torch
@@ -34,3 +35,14 @@ def may_write(node: Node) -> bool:
     in_place = (name.endswith("_") and not name.endswith("__")) or name.startswith("__i")
     known = node.target is F.scaled_dot_product_attention or is_known(node)
     return not known or in_place or node.target in _WRITES or "out" in node.kwargs or "inplace" in node.kwargs
+
+
+def is_unwritten(copy: Node, call: Node, source: Node) -> bool:
+    """True if a call, and its backward, may read the source of a copy instead: nothing writes to it in between, and it
+    is no memory of an input or a result of the graph, which may be written to before the backward reads it."""
+    graph = call.graph
+    ends = [node for node in graph.nodes if node.op == "placeholder"] + graph.output_node().all_input_nodes
+    places = {node: place for place, node in enumerate(graph.nodes)}
+    between = itertools.islice(graph.nodes, places[copy], places[call])
+    written = [node for other in between if may_write(other) for node in other.all_input_nodes]
+    return memory_of(source) not in {memory_of(node) for node in (*ends, *written)}
