@@ -71,7 +71,7 @@ def operands():
 
 
 def changed(function, inputs, monkeypatch) -> list[bool]:
-    """Whether each call shares heads; results and gradients are compared."""
+    """True for each call that shares heads; compares results and gradients."""
     calls = []
     monkeypatch.setattr(shared_heads, "_is_of_gpu", shared_heads.is_static)
 
@@ -95,7 +95,7 @@ def changed(function, inputs, monkeypatch) -> list[bool]:
 
 @pytest.mark.parametrize("name", [*SHARED, *LEFT])
 def test_calls(name, monkeypatch):
-    """Of computed keys and values; those of inputs may be written to before the backward reads them."""
+    """Computed keys and values are shared; those of inputs may be written to before the backward reads them."""
     function = (SHARED | LEFT)[name]
     computed = changed(lambda q, k, v: function(q, k * 2, v * 2), operands(), monkeypatch)
     assert computed == [name in SHARED]

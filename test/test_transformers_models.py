@@ -90,7 +90,7 @@ def step(run: Callable, model: nn.Module, inputs: dict[str, Tensor]) -> list[Ten
 
 
 def differences(some: list[Tensor], others: list[Tensor]) -> list[float]:
-    """Of each tensor relative to its norm, or to a small part of the largest; some are zero but for rounding."""
+    """Error of each tensor relative to its norm, or to a small part of the largest; some are zero but for rounding."""
     least = 1e-6 * max(float(each.norm()) for each in others)
     return [float((a - b).norm()) / max(float(b.norm()), least) for a, b in zip(some, others, strict=True)]
 

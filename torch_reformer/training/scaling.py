@@ -14,7 +14,7 @@ aten = torch.ops.aten
 
 
 class Scaling:
-    """What a plan does with a scaler: the loss's gradient is the scale, and the scale changes after the update."""
+    """A scaler as part of a plan: the loss's gradient is the scale, and the scale changes after the update."""
 
     def __init__(self, scaler: GradScaler):
         self.scaler = scaler

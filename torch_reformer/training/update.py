@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import Any
 
@@ -102,7 +103,7 @@ class State:
 _NONE: dict[str, Any] = {}
 
 
-class Update:
+class Update(ABC):
     """The update of one optimizer. Subclasses say which tensors it has of each parameter, and append its operators."""
 
     has_constants = False  # whether the rest of a parameter's state must stay as it is
@@ -116,18 +117,19 @@ class Update:
             self._rates.append(torch.zeros((), dtype=self.rate_dtype(like), device=like.device))
             self._values.append(None)
 
+    @abstractmethod
     def rate_dtype(self, param: nn.Parameter) -> torch.dtype:
         """The data type of the learning rate of a group that begins with this parameter."""
-        raise NotImplementedError
 
+    @abstractmethod
     def names(self, param: nn.Parameter, number: int) -> Sequence[str]:
         """Names of the tensors that the optimizer keeps of a parameter in the group of this number."""
-        raise NotImplementedError
 
+    @abstractmethod
     def has_state(self) -> bool:
         """True if no parameter that may get a gradient lacks its state."""
-        raise NotImplementedError
 
+    @abstractmethod
     def append(self, graph: Graph, params: Owned, inputs: Sequence[Node], found: Node | None) -> None:
         """Add the update's operators at the end of a graph.
 
@@ -139,7 +141,6 @@ class Update:
         Raises:
             Untraceable: no plan has the update.
         """
-        raise NotImplementedError
 
     def group_of(self) -> dict[nn.Parameter, int]:
         groups = self.optimizer.param_groups

@@ -8,7 +8,7 @@ from .access import Access
 from .iteration_space import IterationSpace
 
 MOST_ADJACENT = 8  # elements of a thread
-# Of a thread for its elements, for each tap, and for each tap of each element.
+# Instructions of a thread: for its elements, for each tap, and for each tap of each element.
 _OF_THREAD, _OF_TAP, _OF_TAP_AND_ELEMENT = 30, 8, 2
 # On an H100, fitted to the sub-graphs of benchmarks/sub_graphs.py, whose times are bytes' and this one after the other
 # (h100/ and h200/sub_graphs.csv; half of the instructions that the GPU could start). With it, the median error for

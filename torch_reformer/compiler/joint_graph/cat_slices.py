@@ -17,7 +17,7 @@ _FLOATS = {torch.float32, torch.float64, torch.float16, torch.bfloat16}
 
 
 class _Slice(NamedTuple):
-    """What lies in all of a tensor but one dimension, and from `start` on in that; zeros lie elsewhere."""
+    """Part of a tensor: from `start` to `end` of one dimension, with zeros before and behind."""
 
     node: Node
     dim: int
