@@ -16,6 +16,7 @@ from torch_reformer.compiler.ir import graph as ir
 from torch_reformer.compiler.ir.layout import Layout
 from torch_reformer.compiler.passes.copy_sources_once import copy_sources_once
 from torch_reformer.compiler.passes.fold_biases import fold_biases
+from torch_reformer.compiler.passes.follow_readers import follow_readers
 from torch_reformer.runtime import plan as plans
 
 pytestmark = needs_aten
@@ -97,6 +98,26 @@ def test_copies_of_copies(count):
     x = torch.randn(3, 4, 5)
     (result,) = plans.run(emit_plan(graph, found).plan, [x])
     assert torch.equal(result, x.transpose(1, 2) if count % 2 else x) and result.data_ptr() != x.data_ptr()
+
+
+def test_dimensions_of_one_element_have_no_order():
+    """A concatenation that interleaves channels reads them by a dimension of one element, of any stride."""
+    graph, cpu = ir.Graph(), torch.device("cpu")
+    types = [ir.Typed(Layout.row_major(sizes), torch.float32, cpu) for sizes in ((2, 3, 2, 2), (2, 3, 1, 2, 2))]
+    one, other = (graph.give(*type) for type in types)
+    (value,) = graph.add(ir.Map([ir.View(one, one.layout)], "neg", lambda x: -x), types[:1])
+    parts = [ir.View(value, Layout((2, 3, 1, 2, 2), (12, 4, 12, 2, 1))), ir.View(other, other.layout)]
+    result = ir.Typed(Layout.row_major((2, 3, 2, 2, 2)), torch.float32, cpu)
+    (joined,) = graph.add(ir.Call(torch.ops.aten.cat.default, (parts, 2), {}), [result])
+    graph.outputs = [ir.View(joined, joined.layout)]
+    follow_readers(graph)
+    ir.verify(graph)
+    assert value.layout == one.layout
+    found = greedy.Fusion(graph)
+    found.run()
+    x, y = torch.randn(2, 3, 2, 2), torch.randn(2, 3, 1, 2, 2)
+    (shuffled,) = plans.run(emit_plan(graph, found).plan, [x, y])
+    assert torch.equal(shuffled, torch.cat([-x[:, :, None], y], 2))
 
 
 @pytest.mark.parametrize("reduce", [torch.sum, torch.amax])

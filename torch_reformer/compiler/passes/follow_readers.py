@@ -16,6 +16,7 @@ from ..ir.graph import Call, Graph, Map, Operation, Random, Value, View
 from ..ir.index_maps import operand_maps
 from ..ir.iteration_space import find_space
 from ..ir.layout import Layout
+from ..ir.other_memory import strides_between
 
 _cat, _contiguous = torch.ops.aten.cat.default, torch.ops.reformer._contiguous.default
 Readers = dict[Value, list[Operation | None]]
@@ -93,7 +94,7 @@ def _layout_of_copies(value: Value, readers: list[Operation | None]) -> Layout |
 def _in_order(value: Value, view: Layout, result: Layout) -> Layout | None:
     """The value in the order of memory in which a result has the elements of a view of it; None if a dimension of the
     value is not made of whole dimensions of the view."""
-    stride_of = dict(zip(view.strides, result.strides, strict=True))
+    stride_of = strides_between(view, result)
     axes = zip(view.sizes, view.strides, strict=True)
     found = on_axes(axes, zip(value.layout.sizes, value.layout.strides, strict=True), 0)
     if found is None or any(len(parts) > 1 for parts in found[1]):
