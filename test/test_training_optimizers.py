@@ -6,24 +6,10 @@ import warnings
 import pytest
 import torch
 import torch.nn.functional as F
-from test_training_step import Lion, batches, eager, loss_of, net, same, tensors
+from test_training_step import Lion, Own, batches, eager, loss_of, net, same, tensors
 from torch import nn, optim
 
 import torch_reformer
-
-
-class Own(optim.Optimizer):
-    """Gradient descent, with something else that a subclass does for each parameter."""
-
-    def __init__(self, params, lr=1e-2):
-        super().__init__(params, {"lr": lr})
-
-    @torch.no_grad()
-    def step(self):
-        for group in self.param_groups:
-            for param in group["params"]:
-                if param.grad is not None:
-                    self.change(group, param)
 
 
 class Rebinding(Own):

@@ -23,8 +23,10 @@ class Net(nn.Module):
         return self.head(self.norm(self.conv(x)).relu().mean((2, 3)))
 
 
-class Lion(torch.optim.Optimizer):
-    def __init__(self, params, lr=1e-3):
+class Own(torch.optim.Optimizer):
+    """Gradient descent, with something else that a subclass does for each parameter."""
+
+    def __init__(self, params, lr=1e-2):
         super().__init__(params, {"lr": lr})
 
     @torch.no_grad()
@@ -32,9 +34,14 @@ class Lion(torch.optim.Optimizer):
         for group in self.param_groups:
             for param in group["params"]:
                 if param.grad is not None:
-                    momentum = self.state[param].setdefault("momentum", torch.zeros_like(param))
-                    param.add_(momentum.lerp(param.grad, 0.1).sign(), alpha=-group["lr"])
-                    momentum.lerp_(param.grad, 0.01)
+                    self.change(group, param)
+
+
+class Lion(Own):
+    def change(self, group, param):
+        momentum = self.state[param].setdefault("momentum", torch.zeros_like(param))
+        param.add_(momentum.lerp(param.grad, 0.1).sign(), alpha=-group["lr"])
+        momentum.lerp_(param.grad, 0.01)
 
 
 OPTIMIZERS = {
