@@ -227,17 +227,16 @@ def test_concatenations_compile(architecture, reduces_rows):
 @pytest.mark.parametrize("width", [1099, *slow(77, 50257)])
 @pytest.mark.parametrize("name", ["labels", *slow("labels in fp32"), *OF_LONGER_ROWS])
 @pytest.mark.parametrize("architecture", compile_kernels.ARCHITECTURES)
-def test_rows_that_end_within_groups_compile(architecture, name, width, request):
-    if name == "labels in fp32" and architecture == "sm_90a":
-        reason = "ptxas takes 48 registers and has 8 bytes of a thread in memory"
-        request.applymarker(pytest.mark.xfail(strict=True, reason=reason))
+def test_rows_that_end_within_groups_compile(architecture, name, width):
     if name == "sums_beside" and width > 4096:
         pytest.skip("rows that are too long to be added up, too")
     tested = {"labels": labels(), "labels in fp32": labels(program.acc()), **OF_LONGER_ROWS}[name]
     dtype = torch.float32 if name == "labels in fp32" else torch.bfloat16
     acc, tensors, into = call(tested, (1, width, 4, 1), dtype)
     file = source(tested, acc, [*tensors.values()], into=into, shared_bytes=227 << 10)
-    check_generated(architecture, file, {"stitch_test", "stitch_test_finish"})
+    # Of labels in fp32, ptxas may have 48 registers and one number in memory, for one more block a multiprocessor. It is
+    # stored after the loop over lines, once a thread.
+    check_generated(architecture, file, {"stitch_test", "stitch_test_finish"}, 8 if name == "labels in fp32" else 0)
 
 
 # Rows in shared memory, two at once or one, or read again.
