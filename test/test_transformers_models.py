@@ -40,24 +40,10 @@ WIDTH = {
     "_experts_implementation": "eager",
 }
 OF_WORDS = (
-    *(
-        "arcee",
-        "bart",
-        "big_bird",
-        "biogpt",
-        "cohere",
-        "convbert",
-        "cpmant",
-        "deberta",
-        "esm",
-        "eurobert",
-        "falcon_mamba",
-    ),
-    *("gemma", "gemma2", "gpt_neox", "gpt_oss", "granite", "llama4_text", "mistral", "modernbert", "mpt", "mvp"),
-    *("nanochat", "nomic_bert", "olmo3", "pegasus_x", "phi", "qwen2_moe", "qwen3_5_text", "roformer", "smollm3"),
-    *("splinter", "stablelm", "switch_transformers", "t5"),
+    *("bart", "big_bird", "convbert", "cpmant", "deberta", "falcon_mamba", "gemma2", "gpt_neox", "gpt_oss"),
+    *("llama4_text", "modernbert", "mpt", "pegasus_x", "phi", "qwen2_moe", "qwen3_5_text", "switch_transformers", "t5"),
 )
-OF_IMAGES = ("beit", "dinov2_with_registers", "pvt_v2", "swiftformer", "vit_mae", "vitdet", "yolos")
+OF_IMAGES = ("beit", "pvt_v2", "swiftformer", "vit_mae", "vitdet")
 
 
 def build(kind: str) -> tuple[nn.Module, dict[str, Tensor]]:

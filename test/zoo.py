@@ -401,8 +401,16 @@ def results(
         call: compiles a model, or returns it as it is.
     """
     models = [copy.deepcopy(each).to(device, dtype) for each in case.models]
-    inputs = [each.to(device, dtype if each.is_floating_point() else None) for each in case.inputs]
-    with warnings.catch_warnings(), torch.autocast(device, autocast, autocast is not None):
+    return trained(case, models, [call(each) for each in models], autocast)
+
+
+def trained(
+    case: Case, models: Sequence[nn.Module], calls: Sequence[Callable], autocast: torch.dtype | None = None
+) -> tuple[list[Tensor], list[Tensor]]:
+    """As results(), of copies of the case's models that are compiled already."""
+    first = next(models[0].parameters())
+    inputs = [each.to(first.device, first.dtype if each.is_floating_point() else None) for each in case.inputs]
+    with warnings.catch_warnings(), torch.autocast(first.device.type, autocast, autocast is not None):
         warnings.filterwarnings("error", message="a graph runs without a plan")
-        tensors = case.train([call(each) for each in models], models, inputs)
+        tensors = case.train(calls, models, inputs)
     return tensors, [buffer for model in models for buffer in model.buffers()]

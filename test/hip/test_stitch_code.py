@@ -234,8 +234,8 @@ def test_rows_that_end_within_groups_compile(architecture, name, width):
     dtype = torch.float32 if name == "labels in fp32" else torch.bfloat16
     acc, tensors, into = call(tested, (1, width, 4, 1), dtype)
     file = source(tested, acc, [*tensors.values()], into=into, shared_bytes=227 << 10)
-    # Of labels in fp32, ptxas may have 48 registers and one number in memory, for one more block a multiprocessor. It is
-    # stored after the loop over lines, once a thread.
+    # ptxas may keep one number of each thread in memory, where 48 registers allow one more block a multiprocessor; it
+    # is stored after the loop over lines.
     check_generated(architecture, file, {"stitch_test", "stitch_test_finish"}, 8 if name == "labels in fp32" else 0)
 
 
