@@ -1,4 +1,4 @@
-"""What a graph computes from none of its inputs (joint_graph/fold_constants.py)."""
+"""Values that a graph computes from none of its inputs (joint_graph/fold_constants.py)."""
 
 import pytest
 import torch

@@ -121,7 +121,7 @@ def test_zeros_and_look_ups(seed, monkeypatch):
 
 
 def test_better_than_greedy(monkeypatch):
-    """Of these operations greedy fusion makes kernels that cost more."""
+    """Greedy fusion of these operations makes kernels that cost more."""
     function, inputs = random_function(10), [torch.randn(300, 200) for _ in range(3)]
     (found,) = planned(function, tuple(inputs), "sm_90")
     with monkeypatch.context() as patch:

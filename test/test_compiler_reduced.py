@@ -104,7 +104,7 @@ def test_16_bits(reduction, name):
 
 @pytest.mark.parametrize(("reduction", "length"), [("sum", 9), ("amax", 8), ("any", 8)])
 def test_each_set_of_dimensions(reduction, length):
-    """Of tensors whose dimensions all have several elements; more than 8 terms are read through a map."""
+    """Tensors whose dimensions all have several elements; more than 8 terms are read through a map."""
     x = torch.randn(2, 3, length, 4).permute(0, 3, 1, 2)
     for count in (1, 2, 3):
         for dims in itertools.combinations(range(4), count):

@@ -161,7 +161,7 @@ def test_no_errors_no_warnings():
 
 
 def test_no_warnings_of_pytorch():
-    """What the compiler copies, to be able to leave something out, warns of nothing."""
+    """Copies that the compiler makes to leave something out warn of nothing."""
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         x = torch.randn(3, 4, requires_grad=True)

@@ -63,7 +63,7 @@ def test_values(name, dtype):
     ],
 )
 def test_layouts(sizes, strides, offset, expected):
-    """Of views of a product of 6 rows and 8 columns."""
+    """Views of a product of 6 rows and 8 columns."""
     found = _transposed(Layout(sizes, strides, offset), Layout.row_major((2, 6, 8)))
     assert found == (expected and Layout(sizes, expected, offset))
 

@@ -218,7 +218,7 @@ def process(folder: Path, *words: str, **variables: str) -> subprocess.Completed
 
 @pytest.fixture(scope="module")
 def printed(folder) -> dict[str, tuple[str, int]]:
-    """What each command prints, and its status."""
+    """Each command prints this, and ends with this status."""
     preload = fake_gpu.environment()["LD_PRELOAD"]
     done = process(folder, "-c", COMMANDS_IN_TURN, json.dumps(COMMANDS), LD_PRELOAD=preload)
     assert done.returncode == 0, done.stderr
@@ -353,7 +353,7 @@ def test_values_keep_what_was_planned():
 
 @pytest.fixture
 def refused(folder, monkeypatch, capsys):
-    """What the command says of a model that it does not get."""
+    """The command says why it gets no model."""
     monkeypatch.chdir(folder)
     monkeypatch.setattr(sys, "path", [*sys.path])
     monkeypatch.setattr(fake_gpu, "begin", lambda: True)
