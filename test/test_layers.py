@@ -90,7 +90,7 @@ PRIVATE_TORCH = {
     "compiler/runtime/stored_templates.py",
     "training/capture.py",
     "training/step.py",
-    "training/traced.py",
+    "training/tracing.py",
 }
 MOST_LINES = 475
 
