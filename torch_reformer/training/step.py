@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.amp import GradScaler
 from torch.optim import Optimizer
+from torch.optim.swa_utils import AveragedModel
 from torch.utils._pytree import tree_map_only
 
 from .fused import Fused, is_fused
@@ -19,6 +20,7 @@ from .update import MissingState, Untraceable, Update, settings, trained, why_ap
 
 if TYPE_CHECKING:
     from ..compiler.analysis.report import Report
+    from .averaging import Average
 
 MOST_PLANS = 4  # made anew because settings of the optimizer changed
 _numbers = itertools.count()
@@ -43,8 +45,9 @@ class TrainingStep:
         memory_budget: float,
         keep_grads: bool,
         grad_scaler: GradScaler | None,
+        ema: AveragedModel | None,
     ):
-        self.model, self.optimizer, self.reason = model, optimizer, None
+        self.model, self.optimizer, self.ema, self.reason = model, optimizer, ema, None
         self.reports: list[Report] = []
         self._loss, self._clip, self._accumulate, self._mode = loss, clip_grad_norm, accumulate, mode
         self._budget, self._keeps = memory_budget, keep_grads
@@ -56,6 +59,11 @@ class TrainingStep:
         self._earlier: Any = None  # of micro-batches before the last
         self._why_update: str | None = None
         self._untraceable: str | None = None
+        self._average: Average | None = None  # that the plan updates
+        if ema is not None:
+            from .averaging import Average  # imports Dynamo, which takes seconds
+
+            self._average = Average(ema, model)
 
     def __call__(self, *batch):
         with torch.enable_grad():
@@ -67,18 +75,30 @@ class TrainingStep:
             if self._scaling and not self._update:
                 self._go_apart(f"the plan has no update that a scaler could leave out: {self._why_update}")
                 return self._apart(self._compiled_loss(), batch)
-            if self._update and not self._has_begun and not self._update.has_state():
+            if self._update and self._is_first():
                 scaler = self._scaling.scaler if self._scaling else None
                 scale = scaler.get_scale() if scaler else 0
+                weights = self._average.weights() if self._average else None
                 result = self._apart(self._loss, batch)
                 self._has_begun = not scaler or scaler.get_scale() >= scale  # else there was no update
+                if weights and weights.have_changed():
+                    self._average_apart("a step puts other tensors in the place of the model's")
                 return result
             self._has_begun = True
             return self._whole(batch)
 
+    def _is_first(self) -> bool:
+        """True if PyTorch runs the step, since the plan lacks state, or the average has nothing to start from."""
+        if not self._has_begun and (self._average or not self._update.has_state()):
+            return True
+        return self._average is not None and self._average.is_empty()
+
     def _prepare(self) -> None:
         """Make functions to compile, anew if settings of the optimizer have changed."""
-        current = [trained(self.optimizer), self._scaling.settings() if self._scaling else None]
+        if self._average and (why := self._average.why_apart()):
+            self._average_apart(why)
+        scaling = self._scaling.settings() if self._scaling else None
+        current = [trained(self.optimizer), scaling, self._average is not None]
         if self._why_update is None:  # else the optimizer's step() reads its settings
             current.append(settings(self.optimizer))
         if current == self._settings:
@@ -90,7 +110,7 @@ class TrainingStep:
         if why is not None and self._why_update is None and not self._scaling:
             warnings.warn(f"the optimizer's step() runs after the plan: {why}", stacklevel=4)
         self._why_update = why
-        self._settings, self._sums = current[: 3 if why is None else 2], {}
+        self._settings, self._sums = current[: 4 if why is None else 3], {}
         self._update = self._new_update() if why is None else None
         self._has_begun = False
         self._last = self._compiled(is_last=True)
@@ -117,6 +137,7 @@ class TrainingStep:
             is_last=is_last,
             keep=_set_grads if needs_grads else None,
             scaling=self._scaling,
+            average=self._average,
             mode=self._mode,
             budget=self._budget,
             report=self.reports.append,
@@ -149,7 +170,10 @@ class TrainingStep:
             for each in (error, cause):
                 if isinstance(each, (MissingState, ChangedParameters, Untraceable)):
                     self._settings = None  # the next step makes its functions anew, and their sums
-                    self._untraceable = str(each) if isinstance(each, Untraceable) else self._untraceable
+                    if isinstance(each, Untraceable) and each.of_average:
+                        self._average_apart(str(each))
+                    elif isinstance(each, Untraceable):
+                        self._untraceable = str(each)
                     return self._apart(self._loss, batch)
             self._drop_sums()
             result = self._apart(self._compiled_loss(), batch)  # raises what the loss raises
@@ -162,6 +186,8 @@ class TrainingStep:
             self.optimizer.step()
         else:
             setattr(self.optimizer, "_opt_called", True)  # noqa: B010, schedulers look at it
+        if not (self._update and self._average):
+            self._update_average()
         if not self._keeps:
             self._drop_grads()
         return _joined(results)
@@ -191,9 +217,18 @@ class TrainingStep:
             scaler.update()
         else:
             self.optimizer.step()
+        self._update_average()
         if not self._keeps:
             self._drop_grads()
         return _joined(results)
+
+    def _update_average(self) -> None:
+        if self.ema is not None:
+            self.ema.update_parameters(self.model)
+
+    def _average_apart(self, reason: str) -> None:
+        self._average = None
+        warnings.warn(f"averaged weights are updated after the plan: {reason}", stacklevel=5)
 
     def _compiled_loss(self) -> Callable:
         if self._apart_loss is None:
@@ -291,6 +326,7 @@ def training_step(
     memory_budget: float = 1.0,
     keep_grads: bool = False,
     grad_scaler: GradScaler | None = None,
+    ema: AveragedModel | None = None,
 ) -> TrainingStep:
     """A function that runs a whole training step as one plan: forward, backward, clipping and the optimizer's update.
 
@@ -314,9 +350,12 @@ def training_step(
         keep_grads: whether parameters have their gradients after a step; otherwise ``grad`` is None.
         grad_scaler: scales the loss of a step in fp16. The step does what ``scaler.step(optimizer); scaler.update()``
             do: if a gradient is not finite, there is no update, and the scale falls.
+        ema: averaged weights. The step does what ``ema.update_parameters(model)`` does after the optimizer's update.
+            Its first step runs by PyTorch.
 
     Raises:
-        TypeError: `model` is no module or `optimizer` no optimizer of PyTorch's, or the model is in DDP or FSDP.
+        TypeError: `model` is no module, `optimizer` no optimizer of PyTorch's, or `ema` no AveragedModel; or the model
+            is in DDP or FSDP.
         ValueError: an unknown mode, a number that is out of range, or a scaler for parameters in fp16.
     """
     if not isinstance(model, nn.Module) or not isinstance(optimizer, Optimizer):
@@ -334,6 +373,11 @@ def training_step(
         raise ValueError(f"training_step: clip_grad_norm must be positive, got {clip_grad_norm!r}")
     if grad_scaler is not None and not isinstance(grad_scaler, GradScaler):
         raise TypeError(f"training_step: grad_scaler must be a torch.amp.GradScaler, got {type(grad_scaler).__name__}")
+    if ema is not None and not isinstance(ema, AveragedModel):
+        raise TypeError(
+            f"training_step: ema must be a torch.optim.swa_utils.AveragedModel, got {type(ema).__name__}, whose update "
+            "you can call after the step"
+        )
     params = (param for group in optimizer.param_groups for param in group["params"])
     if grad_scaler is not None and any(param.dtype == torch.float16 for param in params):
         raise ValueError(
@@ -344,5 +388,5 @@ def training_step(
 
     mode, memory_budget = known_mode(mode), check_memory_budget(memory_budget)
     return TrainingStep(
-        model, loss, optimizer, clip_grad_norm, accumulate, mode, memory_budget, keep_grads, grad_scaler
+        model, loss, optimizer, clip_grad_norm, accumulate, mode, memory_budget, keep_grads, grad_scaler, ema
     )

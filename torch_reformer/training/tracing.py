@@ -88,7 +88,7 @@ def inline(module: GraphModule, graph: Graph, inputs: Sequence[Node], late: Sequ
     copies = module.graph.find_nodes(op="call_function", target=aten.copy_.default)  # the last nodes
     overwritten = {copy.args[0] for copy in copies}
     follows, changed = set(late), {}
-    early: dict[tuple, tuple[list, list]] = {}  # copies of what follows from nothing late, such as counters
+    early: dict[tuple, tuple[list, list]] = {}  # copies of inputs, and of what follows from none that are late
     with graph.inserting_before(graph.output_node()):
         for node in module.graph.nodes:
             if node.op == "call_function" and node.target is not aten.copy_.default:
@@ -104,7 +104,7 @@ def inline(module: GraphModule, graph: Graph, inputs: Sequence[Node], late: Sequ
             target, source = known[copy.args[0]], sources[copy.args[1]]
             if target.op != "placeholder":
                 changed[target] = source
-            elif source in follows and source not in inputs:
+            elif source in follows and _base(copy.args[1]).op != "placeholder":
                 graph.call_function(aten.copy_.default, (target, source)).meta = dict(copy.meta)
             else:
                 value = target.meta["val"]
@@ -174,7 +174,10 @@ class _SingleTensors(TorchFunctionMode):
                 func = Tensor.add_ if name.endswith("_") else Tensor.add
             return func(first, others[0] * number, **kwargs)
         if plain == "lerp" and isinstance(args[-1], Tensor):
-            args = (*args[:-1], args[-1].to(args[0].dtype))
+            start, end, weight = args
+            dtype = torch.promote_types(start.dtype, weight.dtype)  # a weight in bf16 would be 0.4% off
+            result = torch.lerp(start.to(dtype), end.to(dtype), weight.to(dtype)).to(start.dtype)
+            return start.copy_(result) if name.endswith("_") else result
         return func(*args, **kwargs)
 
 
