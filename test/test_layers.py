@@ -89,6 +89,7 @@ PRIVATE_TORCH = {
     "compiler/runtime/static_sizes.py",
     "compiler/runtime/stored_templates.py",
     "training/capture.py",
+    "training/recording.py",
     "training/step.py",
     "training/tracing.py",
 }

@@ -12,6 +12,7 @@ from torch.optim.swa_utils import AveragedModel
 from torch.overrides import TorchFunctionMode
 
 from .constants import constants_of
+from .swapping import places_of, swapped
 from .tracing import check_apart, inline, postponed, traced
 from .update import Untraceable
 
@@ -111,10 +112,8 @@ class Weights:
 
     def __init__(self, averaged: AveragedModel, model: nn.Module):
         self._averaged, self._model = averaged, model
-        modules = [each for module in (averaged, model) for each in module.modules()]
-        owners = [own for each in modules for own in (each._parameters, each._buffers, each._modules)]
-        self._sizes = [(own, len(own)) for own in owners]
-        self._places = [(own, name, value) for own in owners for name, value in own.items()]
+        self._places = places_of((averaged, model))
+        self._sizes = [(own, len(own)) for own in {id(own): own for own, _, _ in self._places}.values()]
         self.averaged = _tensors(averaged)
         self.tensors = list(dict.fromkeys([*self.averaged, *_tensors(model)]))
 
@@ -126,16 +125,8 @@ class Weights:
     def update(self, *tensors) -> None:
         """Update the average with other tensors in the place of these."""
         other = dict(zip(self.tensors, tensors, strict=True))
-        places = [place for place in self._places if isinstance(place[2], Tensor)]
-        count = other[self._averaged.n_averaged]
-        try:
-            for own, name, value in places:
-                own[name] = other[value]
-            with _NotEmpty(count):
-                self._averaged.update_parameters(self._model)
-        finally:
-            for own, name, value in places:
-                own[name] = value
+        with _NotEmpty(other[self._averaged.n_averaged]), swapped(self._places, other):
+            self._averaged.update_parameters(self._model)
 
 
 class _NotEmpty(TorchFunctionMode):

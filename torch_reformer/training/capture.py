@@ -36,6 +36,7 @@ class StepBackend:
         keep: what gets the gradients by parameter; None if nobody does.
         scaling: of the loss, if it is scaled.
         average: of weights, if the plan updates one after the update.
+        compile: gives a function that runs a graph.
     """
 
     def __init__(
@@ -52,10 +53,10 @@ class StepBackend:
         average: Average | None,
         mode: str | None,
         budget: float,
-        report: Callable | None,
+        compile: Callable,
     ):
         self._trained, self._update, self._clip, self._share = trained, update, clip, share
-        self._sums, self._is_last, self._keep, self._mode, self._report = sums, is_last, keep, mode, report
+        self._sums, self._is_last, self._keep, self._mode, self._compile = sums, is_last, keep, mode, compile
         self._budget, self._scaling, self._average = budget, scaling, average
 
     def __call__(self, module: GraphModule, inputs: list[Any]) -> Callable:
@@ -76,7 +77,7 @@ class StepBackend:
         # Inputs that keep their addresses come first: parameters and buffers, sums, state and averaged weights.
         first = [place for place, value in enumerate(real) if _is_static(value)]
         rest = [place for place, value in enumerate(real) if not _is_static(value)]
-        scaling, one = self._scaling, torch.ones((), dtype=loss.dtype, device=loss.device)
+        scaling, one = self._scaling, params[0].new_ones((), dtype=loss.dtype, device=loss.device)
         # The gradient of the loss, and the number of steps since it changed, if it is a scale.
         scales = scaling.tensors(loss.device) if scaling else [one]
         after_state = len(first) + len(sums) + len(state)
@@ -145,7 +146,7 @@ class StepBackend:
             results=results,
             budget=self._budget,
             mode=self._mode,
-            report=self._report,
+            compile=self._compile,
         )
 
         def run(*args):
@@ -212,7 +213,7 @@ class ChangedParameters(Exception):
 
 def _fake(value: Any, fake_mode: Any) -> Any:
     """The value as Dynamo traced it: with the symbols of its sizes."""
-    if not isinstance(value, Tensor) or isinstance(value, FakeTensor):
+    if not isinstance(value, Tensor) or (isinstance(value, FakeTensor) and value.fake_mode is fake_mode):
         return value
     context = TracingContext.get().tensor_to_context.get(value)
     return fake_mode.from_tensor(value, static_shapes=context is None, symbolic_context=context)

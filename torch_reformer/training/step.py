@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import warnings
 from collections.abc import Callable, Iterator
@@ -59,6 +60,7 @@ class TrainingStep:
         self._earlier: Any = None  # of micro-batches before the last
         self._why_update: str | None = None
         self._untraceable: str | None = None
+        self._compile: Callable | None = None  # None: the compiler's own
         self._average: Average | None = None  # that the plan updates
         if ema is not None:
             from .averaging import Average  # imports Dynamo, which takes seconds
@@ -86,6 +88,11 @@ class TrainingStep:
                 return result
             self._has_begun = True
             return self._whole(batch)
+
+    def __str__(self) -> str:
+        how = "one plan" if self.reason is None else f"two plans and the optimizer's step(): {self.reason}"
+        names = type(self.model).__name__, type(self.optimizer).__name__
+        return "\n\n".join(["a training step of {} and {} by {}".format(*names, how), *map(str, self.reports)])
 
     def _is_first(self) -> bool:
         """True if PyTorch runs the step, since the plan lacks state, or the average has nothing to start from."""
@@ -124,7 +131,8 @@ class TrainingStep:
         return Traced(self.optimizer)
 
     def _compiled(self, is_last: bool) -> Callable:
-        from .capture import StepBackend  # imports Dynamo, which takes seconds
+        from ..compiler.pipeline import compile_graph  # imports Dynamo, which takes seconds
+        from .capture import StepBackend
 
         trained = {param for group in self.optimizer.param_groups for param in group["params"] if param.requires_grad}
         needs_grads = self._keeps or self._update is None
@@ -140,7 +148,7 @@ class TrainingStep:
             average=self._average,
             mode=self._mode,
             budget=self._budget,
-            report=self.reports.append,
+            compile=self._compile or functools.partial(compile_graph, report=self.reports.append),
         )
         model, loss = self.model, self._loss
 
@@ -166,15 +174,8 @@ class TrainingStep:
                 results.append(self._own(self._earlier(*part)[1]))
             results.append(self._own(self._last(*parts[-1])[1]))
         except (MissingState, ChangedParameters, TorchDynamoException, FailOnRecompileLimitHit) as error:
-            cause = error.__cause__ or getattr(error, "inner_exception", None)
-            for each in (error, cause):
-                if isinstance(each, (MissingState, ChangedParameters, Untraceable)):
-                    self._settings = None  # the next step makes its functions anew, and their sums
-                    if isinstance(each, Untraceable) and each.of_average:
-                        self._average_apart(str(each))
-                    elif isinstance(each, Untraceable):
-                        self._untraceable = str(each)
-                    return self._apart(self._loss, batch)
+            if self.reason_to_begin_anew(error):
+                return self._apart(self._loss, batch)
             self._drop_sums()
             result = self._apart(self._compiled_loss(), batch)  # raises what the loss raises
             self._go_apart(_sentence(error))
@@ -191,6 +192,26 @@ class TrainingStep:
         if not self._keeps:
             self._drop_grads()
         return _joined(results)
+
+    def reason_to_begin_anew(self, error: BaseException) -> Exception | None:
+        """What the error says that is another way for the next step, which makes its functions anew, and their sums."""
+        from .capture import ChangedParameters
+
+        for reason in (error, error.__cause__, getattr(error, "inner_exception", None)):
+            if isinstance(reason, (MissingState, ChangedParameters, Untraceable)):
+                self._settings = None
+                if isinstance(reason, Untraceable) and reason.of_average:
+                    self._average_apart(str(reason))
+                elif isinstance(reason, Untraceable):
+                    self._untraceable = str(reason)
+                return reason
+        return None
+
+    def record(self, batch: tuple, compiled: Callable, replace: Callable[[Tensor], Tensor]) -> list:
+        """Plan a step for other tensors, for ``python -m torch_reformer plan`` (training/recording.py)."""
+        from .recording import record
+
+        return record(self, batch, compiled, replace)
 
     def _own(self, result: Any) -> Any:
         """A copy, if the next replay of a CUDA graph would write over the result."""

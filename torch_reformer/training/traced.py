@@ -15,7 +15,7 @@ from .tracing import check_apart, inline, postponed, traced
 from .update import MissingState, Owned, State, Untraceable, Update
 
 # Settings under which PyTorch's optimizers compute one tensor after the other, without numbers of the host.
-_TRACED = {"capturable": True, "foreach": False, "fused": False}
+TRACED = {"capturable": True, "foreach": False, "fused": False}
 
 
 class Traced(Update):
@@ -79,7 +79,7 @@ class Traced(Update):
             own = {name: _copied(value, copy) for name, value in before[copy].items()}
             state[copy] = {**optimizer.state.get(param, {}), **own}
         new = [
-            {**group, **{name: value for name, value in _TRACED.items() if name in group}}
+            {**group, **{name: value for name, value in TRACED.items() if name in group}}
             | {"params": [copies[param] for param in group["params"] if param in copies]}
             | ({"lr": rate} if "lr" in group else {})
             for group, rate in zip(groups, rates, strict=True)

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch._guards import detect_fake_mode
+from torch._subclasses.fake_tensor import FakeTensor
 from torch.fx import Graph, GraphModule, Node
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.overrides import TorchFunctionMode
@@ -124,8 +125,9 @@ def _base(node: Node) -> Node:
 
 
 def check_apart(tensors: Sequence[Tensor], whose: str) -> None:
-    """Raise Untraceable if tensors share memory."""
-    ranges = sorted((tensor.data_ptr(), _end(tensor)) for tensor in tensors if tensor.numel())
+    """Raise Untraceable if tensors share memory. Fake ones have none."""
+    real = [tensor for tensor in tensors if tensor.numel() and not isinstance(tensor, FakeTensor)]
+    ranges = sorted((tensor.data_ptr(), _end(tensor)) for tensor in real)
     if any(one[1] > other[0] for one, other in itertools.pairwise(ranges)):
         raise Untraceable(f"{whose} share memory")
 
