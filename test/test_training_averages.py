@@ -362,3 +362,28 @@ def test_wrong_averages():
     for wrong in (copy.deepcopy(model), 0.9):
         with pytest.raises(TypeError, match="AveragedModel"):
             torch_reformer.training_step(model, loss_of, optim.SGD(model.parameters()), ema=wrong)
+
+
+def test_buffers_among_the_arguments():
+    class Masked(Net):
+        def __init__(self):
+            torch.manual_seed(0)
+            super().__init__()
+            self.double()
+            self.register_buffer("mask", torch.rand(8, 8, dtype=torch.float64))
+
+    def loss(model, x, y, mask):
+        return loss_of(model, x * mask, y)
+
+    one, other = pair("sgd", Masked, use_buffers=True)
+    step = torch_reformer.training_step(other[0], loss, other[1], ema=other[2])
+    with pytest.warns(UserWarning, match="takes weights as arguments"):
+        [step(*batch, other[2].module.mask) for batch in batches(4)]
+    eager(*one, batches(4), loss=lambda model, x, y: loss(model, x, y, one[2].module.mask))
+    same(states(other[0], other[2]), states(one[0], one[2]), 1e-7)
+    step = torch_reformer.training_step(other[0], loss, other[1], ema=other[2])
+    [step(*batch, other[0].mask) for batch in batches(4)]  # Dynamo knows buffers of modules that it traces
+    eager(*one, batches(4), loss=lambda model, x, y: loss(model, x, y, one[0].mask))
+    [step(*batch, other[0].mask * 2) for batch in batches(4)]
+    eager(*one, batches(4), loss=lambda model, x, y: loss(model, x, y, one[0].mask * 2))
+    same(states(other[0], other[2]), states(one[0], one[2]), 1e-7)

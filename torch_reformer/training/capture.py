@@ -87,6 +87,7 @@ class StepBackend:
             fake_mode.from_tensor(tensor.detach(), static_shapes=True) for tensor in (*sums, *state, *averaged, *scales)
         ]
         fakes = [*_detached(examples, first), *extra, *_detached(examples, rest)]
+        same = [(place, real[place]) for place in (first if weights else places)]
         at = {place: number for number, place in enumerate([*first, *[None] * len(extra), *rest])}
         results = len(_results(module))
 
@@ -152,9 +153,7 @@ class StepBackend:
         def run(*args):
             state = own.tensors() if own else ()
             scales = scaling.tensors(one.device) if scaling else (one,)
-            if any(args[place] is not param for place, param in zip(places, params, strict=True)):
-                raise ChangedParameters
-            if weights and weights.have_changed():
+            if any(args[place] is not tensor for place, tensor in same) or (weights and weights.have_changed()):
                 raise ChangedParameters
             with torch.no_grad():
                 flat = [*(args[place] for place in first), *sums, *state, *averaged, *scales]
