@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import itertools
 import warnings
 from collections.abc import Callable, Iterator
@@ -131,7 +130,7 @@ class TrainingStep:
         return Traced(self.optimizer)
 
     def _compiled(self, is_last: bool) -> Callable:
-        from ..compiler.pipeline import compile_graph  # imports Dynamo, which takes seconds
+        from ..compiler import backend as compiler  # imports Dynamo, which takes seconds
         from .capture import StepBackend
 
         trained = {param for group in self.optimizer.param_groups for param in group["params"] if param.requires_grad}
@@ -148,7 +147,7 @@ class TrainingStep:
             average=self._average,
             mode=self._mode,
             budget=self._budget,
-            compile=self._compile or functools.partial(compile_graph, report=self.reports.append),
+            compile=self._compile or (lambda module: compiler.compile_graph(module, self.reports.append)),
         )
         model, loss = self.model, self._loss
 
