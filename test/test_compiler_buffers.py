@@ -82,7 +82,20 @@ def returned(self, x):
     return self.one.clone(), self.one.sum()
 
 
+def copied_to_both(self, x):
+    value = (self.one * x).sin()
+    self.one.copy_(value)
+    self.other.copy_(value)
+    return x @ value.t()
+
+
+def new_values_elsewhere(self, x):
+    self.one.lerp_(x, 0.1)
+    return x @ self.one.t(), self.one.softmax(-1).flip(0), self.one.cumsum(0)
+
+
 CHANGES = [moving, counting, swapped, old_values_elsewhere, looked_up, broadcast, transposed, twice, returned]
+CHANGES += [copied_to_both, new_values_elsewhere]
 
 
 @pytest.mark.parametrize("change", CHANGES, ids=lambda change: change.__name__)
@@ -99,10 +112,11 @@ def test_changes(change):
         torch.testing.assert_close(list(other.buffers()), list(one.buffers()))
 
 
-def test_buffers_are_written_in_place():
+@pytest.mark.parametrize("change", [moving, new_values_elsewhere])
+def test_buffers_are_written_in_place(change):
     torch._dynamo.reset()
     reports = []
-    model = Buffers(moving)
+    model = Buffers(change)
     with torch.no_grad():
         torch.compile(model, backend=lambda *args: reformer(*args, options={"report": reports.append}))(model.other)
     assert "copy_" not in str(reports[0])

@@ -89,8 +89,9 @@ PRIVATE_TORCH = {
     "compiler/runtime/static_sizes.py",
     "compiler/runtime/stored_templates.py",
     "training/capture.py",
+    "training/recording.py",
     "training/step.py",
-    "training/traced.py",
+    "training/tracing.py",
 }
 MOST_LINES = 475
 

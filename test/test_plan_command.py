@@ -139,6 +139,15 @@ class Rotary(nn.Module):
 def rotary():
     return Rotary(), torch.randn(3, 6, 8)
 
+def step():
+    import torch_reformer
+    model = nn.Sequential(nn.Conv2d(3, 8, 3, bias=False), nn.BatchNorm2d(8), nn.Flatten(), nn.Linear(288, 5))
+    average = torch.optim.swa_utils.AveragedModel(model)
+    optimizer = torch.optim.AdamW(model.parameters())
+    loss = lambda model, x, y: F.cross_entropy(model(x), y)
+    return torch_reformer.training_step(model, loss, optimizer, ema=average), (
+        torch.randn(4, 3, 8, 8), torch.randint(5, (4,)))
+
 def only_a_model():
     return nn.Linear(3, 3)
 
@@ -187,6 +196,7 @@ COMMANDS = {
     "volumes": ["--autocast", "bf16", "--channels-last"],
     "grouped": ["--autocast", "bf16"],
     **dict.fromkeys(("product", "attention", "broken", "by_values", "by_name", "nested", "frozen", "function"), []),
+    "step": [],
     **dict.fromkeys(("grouped_in_fp32", "rotary", "wrong_sizes", "too_few", "on_the_cpu", "nothing_computed"), []),
 }
 # Runs them all in one process that has the GPU.
@@ -250,6 +260,17 @@ def test_models(name, printed):
     forward, backward = text.split("\nbackward\n")
     assert lines_of(forward) and lines_of(backward) and "graph" not in text
     assert all(us > 3 for us, _ in lines_of(text))  # nothing starts in no time
+
+
+@needs_no_gpu
+def test_a_training_step(printed):
+    text, status = printed["step"]
+    lines = [line for _, line in lines_of(text)]
+    assert status == 0 and text.startswith("whole step\n")
+    assert lines[0] == "forward, conv: conv, moments" and "backward, conv_grads: weight" in lines
+    update = lines.index("update, aten::_fused_adamw_.tensor_lr")
+    assert not any(line.startswith(("forward", "backward")) for line in lines[update:])
+    assert any("stitch" in line for line in lines[update:])  # averages
 
 
 @needs_no_gpu
@@ -382,7 +403,9 @@ def test_models_that_are_not_there(name, refused):
     ],
 )
 def test_what_is_no_model(name, sentence, refused):
-    wanted = f"new_models:{name} must be a function that gives a model and a tuple of its inputs, or a dict"
+    wanted = (
+        f"new_models:{name} must be a function that gives a model or training step and a tuple of its inputs, or a dict"
+    )
     said = refused(f"new_models:{name}")
     assert wanted in said and said.endswith(f"{sentence}\n")
 

@@ -43,6 +43,20 @@ class Lists(Own):
             torch._foreach_add_(params, params, alpha=-group["lr"] * 0.01)
 
 
+class Earlier(Own):
+    """Keeps earlier parameters and gradients, exchanges two tensors, and copies by views."""
+
+    def change(self, group, param):
+        state = self.state[param]
+        for name in ("grad", "last", "before", "even", "odd"):
+            state.setdefault(name, torch.zeros_like(param))
+        state["before"].view(-1).copy_(state["last"].view(-1))
+        state["last"].copy_(param)
+        state["even"], state["odd"] = state["odd"], state["even"].copy_(state["grad"])
+        state["grad"].copy_(param.grad)
+        param.add_(param.grad + 0.1 * (state["even"] + param - state["before"]), alpha=-group["lr"])
+
+
 OPTIMIZERS = {
     "rmsprop": optim.RMSprop,
     "centered rmsprop": functools.partial(optim.RMSprop, centered=True, momentum=0.9, weight_decay=0.01),
@@ -55,6 +69,7 @@ OPTIMIZERS = {
     "lion": Lion,
     "rebinding": Rebinding,
     "lists": Lists,
+    "earlier": Earlier,
 }
 
 

@@ -31,7 +31,7 @@ from .analysis.trace import traced
 from .decompositions.table import decompositions
 from .decompositions.tracing import tracing
 from .ir.stages import reset
-from .joint_graph.whole_step import whole_step
+from .joint_graph.whole_step import mark_update, whole_step
 from .pipeline import compile_graph, partition, pre_grad
 from .runtime.compiled import Compiled, Uncached, cached_by
 
@@ -219,7 +219,7 @@ def compile_step(
     results: int,
     budget: float,
     mode: str | None,
-    report: Callable[[Report], Any] | None,
+    compile: Callable[[GraphModule], Callable[[list], list]],
 ) -> Callable[..., list]:
     """Plan a function that computes gradients inside of itself, as one graph.
 
@@ -231,6 +231,7 @@ def compile_step(
         tangent: position of the input that is the gradient of the loss.
         results: the number of the function's results before the gradients.
         budget: as the option ``memory_budget``.
+        compile: gives a function that runs a graph, as pipeline.compile_graph().
     """
     graphs = None
     if mode == "reduce-overhead":
@@ -242,7 +243,8 @@ def compile_step(
         recorded = graphs.step(module, inputs, fixed) if graphs else None
         module = whole_step(module, inputs, tangent, results, partition)
         dropped = append(module)
-        run = compile_graph(module, report)
+        mark_update(module)
+        run = compile(module)
         run = recorded(run, module) if recorded else run
         return Uncached(lambda args: [*run(args), *[None] * dropped])  # AOTAutograd counts the results
 

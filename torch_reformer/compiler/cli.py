@@ -22,7 +22,7 @@ from torch.fx import GraphModule
 from .analysis import fake_gpu
 from .analysis.breaks import user_line
 from .analysis.page import page
-from .analysis.record import RecordedGraph, Stopped, record
+from .analysis.record import RecordedGraph, Stopped, record, record_step
 from .analysis.report import Report, joined, report_of, report_of_calls
 from .ir.device_model import GPUS
 from .ir.fake_tensors import Unsupported, fake_tensors
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 _TYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
 _LAST = {4: torch.channels_last, 5: torch.channels_last_3d}  # by a tensor's dimensions
-_EXPECTED = "a function that gives a model and a tuple of its inputs, or a dict of them by their names"
+_EXPECTED = "a function that gives a model or training step and a tuple of its inputs, or a dict of them by their names"
 
 
 def planned(function: Callable, inputs: Sequence, gpu: str | None = None) -> list[Report]:
@@ -102,7 +102,7 @@ def recorded(
                 replacement = torch.empty_strided(sizes, strides, dtype=replacement.dtype, device="cuda")
             return replacement.requires_grad_(tensor.requires_grad)
 
-        return record(function, inputs, keywords or {}, autocast, _backend(compiled), replace)
+        return _record(function, inputs, keywords or {}, autocast, compiled, replace)
 
 
 def recorded_and_measured(
@@ -140,7 +140,7 @@ def recorded_and_measured(
     def replace(tensor: Tensor) -> Tensor:
         return _in_format(tensor.detach(), channels_last).requires_grad_(tensor.requires_grad)
 
-    return record(function, inputs, keywords or {}, autocast, _backend(compiled), replace)
+    return _record(function, inputs, keywords or {}, autocast, compiled, replace)
 
 
 class _MeasuredPlan:
@@ -179,6 +179,21 @@ class _MeasuredCalls:
 def _in_format(tensor: Tensor, channels_last: bool) -> Tensor:
     last = channels_last and _LAST.get(tensor.dim())
     return tensor.contiguous(memory_format=last) if last else tensor
+
+
+def _record(
+    function: Callable,
+    inputs: Sequence,
+    keywords: Mapping[str, Any],
+    autocast: torch.dtype | None,
+    compiled: Callable[[GraphModule, list[Report | Unsupported]], Callable],
+    replace: Callable[[Tensor], Tensor],
+) -> list[RecordedGraph]:
+    if not hasattr(function, "record"):  # else it is a TrainingStep
+        return record(function, inputs, keywords, autocast, _backend(compiled), replace)
+    if autocast or keywords:
+        raise ValueError("a training step takes a batch as a tuple, and torch.autocast inside of its loss")
+    return record_step(function, inputs, compiled, replace)
 
 
 def _backend(compiled: Callable[[GraphModule, list[Report | Unsupported]], Callable]) -> Callable:
@@ -268,7 +283,7 @@ def run(options: argparse.Namespace) -> int:
 def _print(graphs: Sequence[RecordedGraph]) -> None:
     for number, graph in enumerate(graphs, 1):
         of_graph = f" of graph {number} of {len(graphs)}" if len(graphs) > 1 else ""
-        for title, report in zip(("forward", "backward"), graph.passes, strict=False):
+        for title, report in zip(graph.titles, graph.passes, strict=False):
             text = report if isinstance(report, Report) else f"no plan, PyTorch runs it: {report}"
             print(f"{title}{of_graph}\n{text}\n")
         if graph.broken:

@@ -13,6 +13,7 @@ from torch.fx import GraphModule
 
 from ..compiler.backend import compile_step
 from ..compiler.joint_graph.whole_step import without_factor
+from .averaging import Average, Unaveraged, Weights
 from .scaling import Scaling
 from .update import State, Update
 
@@ -34,6 +35,8 @@ class StepBackend:
         is_last: whether the update follows.
         keep: what gets the gradients by parameter; None if nobody does.
         scaling: of the loss, if it is scaled.
+        average: of weights, if the plan updates one after the update.
+        compile: gives a function that runs a graph.
     """
 
     def __init__(
@@ -47,13 +50,14 @@ class StepBackend:
         is_last: bool,
         keep: Callable[[list[nn.Parameter], list[Tensor]], None] | None,
         scaling: Scaling | None,
+        average: Average | None,
         mode: str | None,
         budget: float,
-        report: Callable | None,
+        compile: Callable,
     ):
         self._trained, self._update, self._clip, self._share = trained, update, clip, share
-        self._sums, self._is_last, self._keep, self._mode, self._report = sums, is_last, keep, mode, report
-        self._budget, self._scaling = budget, scaling
+        self._sums, self._is_last, self._keep, self._mode, self._compile = sums, is_last, keep, mode, compile
+        self._budget, self._scaling, self._average = budget, scaling, average
 
     def __call__(self, module: GraphModule, inputs: list[Any]) -> Callable:
         nodes = module.graph.find_nodes(op="placeholder")
@@ -67,16 +71,23 @@ class StepBackend:
         sums = [self._sum(param) for param in params] if self._sums is not None else []
         own = State(update, params) if update else None
         state = own.tensors() if own else []
-        # Inputs that keep their addresses come first: parameters and buffers, sums and state.
+        average = self._average if update else None
+        weights = average.weights() if average else None
+        averaged = self._besides(weights, real) if weights else []
+        # Inputs that keep their addresses come first: parameters and buffers, sums, state and averaged weights.
         first = [place for place, value in enumerate(real) if _is_static(value)]
         rest = [place for place, value in enumerate(real) if not _is_static(value)]
-        scaling, one = self._scaling, torch.ones((), dtype=loss.dtype, device=loss.device)
+        scaling, one = self._scaling, params[0].new_ones((), dtype=loss.dtype, device=loss.device)
         # The gradient of the loss, and the number of steps since it changed, if it is a scale.
         scales = scaling.tensors(loss.device) if scaling else [one]
-        tangent = len(first) + len(sums) + len(state)
+        after_state = len(first) + len(sums) + len(state)
+        tangent = after_state + len(averaged)
         fixed = tangent + len(scales)
-        extra = [fake_mode.from_tensor(tensor, static_shapes=True) for tensor in (*sums, *state, *scales)]
+        extra = [
+            fake_mode.from_tensor(tensor.detach(), static_shapes=True) for tensor in (*sums, *state, *averaged, *scales)
+        ]
         fakes = [*_detached(examples, first), *extra, *_detached(examples, rest)]
+        same = [(place, real[place]) for place in (first if weights else places)]
         at = {place: number for number, place in enumerate([*first, *[None] * len(extra), *rest])}
         results = len(_results(module))
 
@@ -109,8 +120,12 @@ class StepBackend:
             before = nodes[len(first) : len(first) + len(sums)]
             if update:
                 owned = [nodes[at[place]] for place in places]
-                inputs = nodes[len(first) + len(sums) : tangent]
+                inputs = nodes[len(first) + len(sums) : after_state]
                 update.append(graph, list(zip(params, owned, grads, strict=True)), inputs, found)
+            if average and weights:
+                node_of = dict(zip(averaged, nodes[after_state:tangent], strict=True))
+                node_of |= {real[place]: nodes[at[place]] for place in first}
+                average.append(graph, weights, [node_of[tensor] for tensor in weights.tensors], owned)
             if found:
                 scaling.append(graph, nodes[tangent], nodes[tangent + 1], found)
             if sums:
@@ -132,19 +147,22 @@ class StepBackend:
             results=results,
             budget=self._budget,
             mode=self._mode,
-            report=self._report,
+            compile=self._compile,
         )
 
         def run(*args):
             state = own.tensors() if own else ()
             scales = scaling.tensors(one.device) if scaling else (one,)
-            if any(args[place] is not param for place, param in zip(places, params, strict=True)):
+            if any(args[place] is not tensor for place, tensor in same) or (weights and weights.have_changed()):
                 raise ChangedParameters
             with torch.no_grad():
-                flat = [*(args[place] for place in first), *sums, *state, *scales, *(args[place] for place in rest)]
+                flat = [*(args[place] for place in first), *sums, *state, *averaged, *scales]
+                flat += [args[place] for place in rest]
                 outputs = compiled(*flat)
                 if update:
-                    torch.autograd.graph.increment_version([*params, *state])
+                    torch.autograd.graph.increment_version([*params, *state, *(weights.averaged if weights else ())])
+                if average:
+                    average.note()
             if gives_grads and self._keep:
                 self._keep(params, list(outputs[results : results + len(params)]))
             return tuple(outputs[:results])
@@ -155,6 +173,14 @@ class StepBackend:
         if param not in self._sums:
             self._sums[param] = torch.zeros_like(param, requires_grad=False)
         return self._sums[param]
+
+    @staticmethod
+    def _besides(weights: Weights, real: list) -> list[Tensor]:
+        """Tensors of the weights that are no inputs of the loss."""
+        inputs = {id(value): value for value in real}
+        if not all(_is_static(inputs[id(tensor)]) for tensor in weights.tensors if id(tensor) in inputs):
+            raise Unaveraged("the loss takes weights as arguments")
+        return [tensor for tensor in weights.tensors if id(tensor) not in inputs]
 
     def _with_gradients(self, module: GraphModule, examples: list, places: list[int]) -> tuple[list[int], Tensor]:
         """Those of the places whose inputs the loss depends on, and the fake loss."""
@@ -186,7 +212,7 @@ class ChangedParameters(Exception):
 
 def _fake(value: Any, fake_mode: Any) -> Any:
     """The value as Dynamo traced it: with the symbols of its sizes."""
-    if not isinstance(value, Tensor) or isinstance(value, FakeTensor):
+    if not isinstance(value, Tensor) or (isinstance(value, FakeTensor) and value.fake_mode is fake_mode):
         return value
     context = TracingContext.get().tensor_to_context.get(value)
     return fake_mode.from_tensor(value, static_shapes=context is None, symbolic_context=context)

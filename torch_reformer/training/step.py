@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.amp import GradScaler
 from torch.optim import Optimizer
+from torch.optim.swa_utils import AveragedModel
 from torch.utils._pytree import tree_map_only
 
 from .fused import Fused, is_fused
@@ -19,6 +20,7 @@ from .update import MissingState, Untraceable, Update, settings, trained, why_ap
 
 if TYPE_CHECKING:
     from ..compiler.analysis.report import Report
+    from .averaging import Average
 
 MOST_PLANS = 4  # made anew because settings of the optimizer changed
 _numbers = itertools.count()
@@ -43,8 +45,9 @@ class TrainingStep:
         memory_budget: float,
         keep_grads: bool,
         grad_scaler: GradScaler | None,
+        ema: AveragedModel | None,
     ):
-        self.model, self.optimizer, self.reason = model, optimizer, None
+        self.model, self.optimizer, self.ema, self.reason = model, optimizer, ema, None
         self.reports: list[Report] = []
         self._loss, self._clip, self._accumulate, self._mode = loss, clip_grad_norm, accumulate, mode
         self._budget, self._keeps = memory_budget, keep_grads
@@ -56,6 +59,12 @@ class TrainingStep:
         self._earlier: Any = None  # of micro-batches before the last
         self._why_update: str | None = None
         self._untraceable: str | None = None
+        self._compile: Callable | None = None  # None: the compiler's own
+        self._average: Average | None = None  # that the plan updates
+        if ema is not None:
+            from .averaging import Average  # imports Dynamo, which takes seconds
+
+            self._average = Average(ema, model)
 
     def __call__(self, *batch):
         with torch.enable_grad():
@@ -67,18 +76,35 @@ class TrainingStep:
             if self._scaling and not self._update:
                 self._go_apart(f"the plan has no update that a scaler could leave out: {self._why_update}")
                 return self._apart(self._compiled_loss(), batch)
-            if self._update and not self._has_begun and not self._update.has_state():
+            if self._update and self._is_first():
                 scaler = self._scaling.scaler if self._scaling else None
                 scale = scaler.get_scale() if scaler else 0
+                weights = self._average.weights() if self._average else None
                 result = self._apart(self._loss, batch)
                 self._has_begun = not scaler or scaler.get_scale() >= scale  # else there was no update
+                if weights and weights.have_changed():
+                    self._average_apart("a step puts other tensors in the place of the model's")
                 return result
             self._has_begun = True
             return self._whole(batch)
 
+    def __str__(self) -> str:
+        how = "one plan" if self.reason is None else f"two plans and the optimizer's step(): {self.reason}"
+        names = type(self.model).__name__, type(self.optimizer).__name__
+        return "\n\n".join(["a training step of {} and {} by {}".format(*names, how), *map(str, self.reports)])
+
+    def _is_first(self) -> bool:
+        """True if PyTorch runs the step, since the plan lacks state, or the average has nothing to start from."""
+        if not self._has_begun and (self._average or not self._update.has_state()):
+            return True
+        return self._average is not None and self._average.is_empty()
+
     def _prepare(self) -> None:
         """Make functions to compile, anew if settings of the optimizer have changed."""
-        current = [trained(self.optimizer), self._scaling.settings() if self._scaling else None]
+        if self._average and (why := self._average.why_apart()):
+            self._average_apart(why)
+        scaling = self._scaling.settings() if self._scaling else None
+        current = [trained(self.optimizer), scaling, self._average is not None]
         if self._why_update is None:  # else the optimizer's step() reads its settings
             current.append(settings(self.optimizer))
         if current == self._settings:
@@ -90,7 +116,7 @@ class TrainingStep:
         if why is not None and self._why_update is None and not self._scaling:
             warnings.warn(f"the optimizer's step() runs after the plan: {why}", stacklevel=4)
         self._why_update = why
-        self._settings, self._sums = current[: 3 if why is None else 2], {}
+        self._settings, self._sums = current[: 4 if why is None else 3], {}
         self._update = self._new_update() if why is None else None
         self._has_begun = False
         self._last = self._compiled(is_last=True)
@@ -104,7 +130,8 @@ class TrainingStep:
         return Traced(self.optimizer)
 
     def _compiled(self, is_last: bool) -> Callable:
-        from .capture import StepBackend  # imports Dynamo, which takes seconds
+        from ..compiler import backend as compiler  # imports Dynamo, which takes seconds
+        from .capture import StepBackend
 
         trained = {param for group in self.optimizer.param_groups for param in group["params"] if param.requires_grad}
         needs_grads = self._keeps or self._update is None
@@ -117,9 +144,10 @@ class TrainingStep:
             is_last=is_last,
             keep=_set_grads if needs_grads else None,
             scaling=self._scaling,
+            average=self._average,
             mode=self._mode,
             budget=self._budget,
-            report=self.reports.append,
+            compile=self._compile or (lambda module: compiler.compile_graph(module, self.reports.append)),
         )
         model, loss = self.model, self._loss
 
@@ -145,12 +173,8 @@ class TrainingStep:
                 results.append(self._own(self._earlier(*part)[1]))
             results.append(self._own(self._last(*parts[-1])[1]))
         except (MissingState, ChangedParameters, TorchDynamoException, FailOnRecompileLimitHit) as error:
-            cause = error.__cause__ or getattr(error, "inner_exception", None)
-            for each in (error, cause):
-                if isinstance(each, (MissingState, ChangedParameters, Untraceable)):
-                    self._settings = None  # the next step makes its functions anew, and their sums
-                    self._untraceable = str(each) if isinstance(each, Untraceable) else self._untraceable
-                    return self._apart(self._loss, batch)
+            if self.reason_to_begin_anew(error):
+                return self._apart(self._loss, batch)
             self._drop_sums()
             result = self._apart(self._compiled_loss(), batch)  # raises what the loss raises
             self._go_apart(_sentence(error))
@@ -162,9 +186,31 @@ class TrainingStep:
             self.optimizer.step()
         else:
             setattr(self.optimizer, "_opt_called", True)  # noqa: B010, schedulers look at it
+        if not (self._update and self._average):
+            self._update_average()
         if not self._keeps:
             self._drop_grads()
         return _joined(results)
+
+    def reason_to_begin_anew(self, error: BaseException) -> Exception | None:
+        """What the error says that is another way for the next step, which makes its functions anew, and their sums."""
+        from .capture import ChangedParameters
+
+        for reason in (error, error.__cause__, getattr(error, "inner_exception", None)):
+            if isinstance(reason, (MissingState, ChangedParameters, Untraceable)):
+                self._settings = None
+                if isinstance(reason, Untraceable) and reason.of_average:
+                    self._average_apart(str(reason))
+                elif isinstance(reason, Untraceable):
+                    self._untraceable = str(reason)
+                return reason
+        return None
+
+    def record(self, batch: tuple, compiled: Callable, replace: Callable[[Tensor], Tensor]) -> list:
+        """Plan a step for other tensors, for ``python -m torch_reformer plan`` (training/recording.py)."""
+        from .recording import record
+
+        return record(self, batch, compiled, replace)
 
     def _own(self, result: Any) -> Any:
         """A copy, if the next replay of a CUDA graph would write over the result."""
@@ -191,9 +237,18 @@ class TrainingStep:
             scaler.update()
         else:
             self.optimizer.step()
+        self._update_average()
         if not self._keeps:
             self._drop_grads()
         return _joined(results)
+
+    def _update_average(self) -> None:
+        if self.ema is not None:
+            self.ema.update_parameters(self.model)
+
+    def _average_apart(self, reason: str) -> None:
+        self._average = None
+        warnings.warn(f"averaged weights are updated after the plan: {reason}", stacklevel=5)
 
     def _compiled_loss(self) -> Callable:
         if self._apart_loss is None:
@@ -291,6 +346,7 @@ def training_step(
     memory_budget: float = 1.0,
     keep_grads: bool = False,
     grad_scaler: GradScaler | None = None,
+    ema: AveragedModel | None = None,
 ) -> TrainingStep:
     """A function that runs a whole training step as one plan: forward, backward, clipping and the optimizer's update.
 
@@ -314,9 +370,12 @@ def training_step(
         keep_grads: whether parameters have their gradients after a step; otherwise ``grad`` is None.
         grad_scaler: scales the loss of a step in fp16. The step does what ``scaler.step(optimizer); scaler.update()``
             do: if a gradient is not finite, there is no update, and the scale falls.
+        ema: averaged weights. The step does what ``ema.update_parameters(model)`` does after the optimizer's update.
+            Its first step runs by PyTorch.
 
     Raises:
-        TypeError: `model` is no module or `optimizer` no optimizer of PyTorch's, or the model is in DDP or FSDP.
+        TypeError: `model` is no module, `optimizer` no optimizer of PyTorch's, or `ema` no AveragedModel; or the model
+            is in DDP or FSDP.
         ValueError: an unknown mode, a number that is out of range, or a scaler for parameters in fp16.
     """
     if not isinstance(model, nn.Module) or not isinstance(optimizer, Optimizer):
@@ -334,6 +393,11 @@ def training_step(
         raise ValueError(f"training_step: clip_grad_norm must be positive, got {clip_grad_norm!r}")
     if grad_scaler is not None and not isinstance(grad_scaler, GradScaler):
         raise TypeError(f"training_step: grad_scaler must be a torch.amp.GradScaler, got {type(grad_scaler).__name__}")
+    if ema is not None and not isinstance(ema, AveragedModel):
+        raise TypeError(
+            f"training_step: ema must be a torch.optim.swa_utils.AveragedModel, got {type(ema).__name__}, whose update "
+            "you can call after the step"
+        )
     params = (param for group in optimizer.param_groups for param in group["params"])
     if grad_scaler is not None and any(param.dtype == torch.float16 for param in params):
         raise ValueError(
@@ -344,5 +408,5 @@ def training_step(
 
     mode, memory_budget = known_mode(mode), check_memory_budget(memory_budget)
     return TrainingStep(
-        model, loss, optimizer, clip_grad_norm, accumulate, mode, memory_budget, keep_grads, grad_scaler
+        model, loss, optimizer, clip_grad_norm, accumulate, mode, memory_budget, keep_grads, grad_scaler, ema
     )

@@ -21,6 +21,8 @@ class MissingState(Exception):
 class Untraceable(Exception):
     """No plan has the optimizer's step(), for a reason that is the end of a sentence."""
 
+    of_average = False  # whether it is the update of averaged weights that no plan has
+
 
 def why_apart(optimizer: Optimizer) -> str | None:
     """Why the optimizer's update is no part of a plan, as the end of a sentence; None if it may be."""

@@ -31,10 +31,10 @@ def page(graphs: Sequence[RecordedGraph], title: str, device: str) -> str:
 def _section(graph: RecordedGraph, number: int, count: int) -> str:
     of_graph = f" of graph {number} of {count}" if count > 1 else ""
     texts = []
-    for name, report in zip(("Forward", "Backward"), graph.passes, strict=False):
+    for name, report in zip(map(str.capitalize, graph.titles), graph.passes, strict=False):
         texts.append(f"<h2>{name}{of_graph}</h2>")
         if isinstance(report, Report):
-            key = f"{name}-{number}"
+            key = f"{name}-{number}".replace(" ", "-")
             texts += [f"<p>{_facts([report])}</p>", _time_line(report.lines, key), _table(report.lines, key)]
             texts += [f"<p>{escape(str(note))}</p>" for note in (report.planned, report.only_for) if note]
         else:

@@ -26,11 +26,13 @@ class RecordedGraph:
 
     Attributes:
         passes: for its forward and, if there is one, its backward, the plan's report, or why there is no plan.
+        titles: of the passes.
         broken: where and why the graph ends before the function does, and what that costs; None if it does not.
     """
 
     passes: list[Report | Unsupported]
     broken: str | None
+    titles: tuple[str, ...] = ("forward", "backward")
 
     def reports(self) -> list[Report]:
         """Reports of the passes.
@@ -94,6 +96,26 @@ def record(
         except Exception as error:
             raise Stopped(_reason_of_error(error), graphs) from error
     return graphs
+
+
+def record_step(
+    step: Any,
+    batch: Sequence,
+    compiled: Callable[[GraphModule, list[Report | Unsupported]], Callable],
+    replace: Callable[[Tensor], Tensor],
+) -> list[RecordedGraph]:
+    """Run a whole training step, which torch_reformer.training_step() made, on other tensors.
+
+    Raises:
+        Stopped: the loss branches on values of tensors that have none, or fails.
+    """
+    torch._dynamo.reset()
+    try:
+        passes = step.record(tuple(batch), compiled, replace)
+    except Exception as error:
+        raise Stopped(_reason_of_error(error), []) from error
+    titles = ("whole step",) if len(passes) == 1 else ("micro-batch before the last", "last micro-batch and update")
+    return [RecordedGraph(passes, None, titles)]
 
 
 def _tensors(result) -> list[Tensor]:

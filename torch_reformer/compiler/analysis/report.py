@@ -17,6 +17,7 @@ from ..fusion.schedule import is_after, schedule
 from ..fusion.titles import kind_and_operations, name, product_sizes, title
 from ..fusion.traffic import bytes_of, traffic
 from ..ir.access import Access
+from ..ir.custom_ops import PART, PARTS
 from ..ir.device_model import OTHERS, flops, multiplied_type, predicted_us, roof_us
 from ..ir.epilogue_cost import epilogue_us, slots_of
 from ..ir.fx_utils import bytes_of as node_bytes
@@ -42,6 +43,7 @@ class Line:
         us: expected microseconds; None if no GPU is known.
         measured_us: microseconds on this machine; None if the plan was not measured.
         roof_us: microseconds that its bytes or flops take by the GPU's data sheet; None if no GPU is known.
+        part: of a whole training step: forward, backward or update; empty in other plans.
         apart: which tensor it reads of another line, and why the two are not one kernel; None unless it was asked for.
     """
 
@@ -55,10 +57,12 @@ class Line:
     measured_us: float | None = None
     roof_us: float | None = None
     apart: str | None = None
+    part: str = ""
 
     @property
     def title(self) -> str:
-        return title(self.kind, self.operations)
+        part = f"{self.part}, " if self.part else ""
+        return part + title(self.kind, self.operations)
 
     def __str__(self) -> str:
         time = "".join("" if us is None else f"{us:8.1f}" for us in (self.us, self.measured_us))
@@ -139,6 +143,12 @@ def _megabytes(count: int) -> str:
     return f"{count / 1e6:10.2f}"
 
 
+def _part_of(nodes: Iterable[Node]) -> str:
+    """The last part of a training step that has one of the nodes."""
+    parts = {node.meta.get(PART) for node in nodes}
+    return next((part for part in reversed(PARTS) if part in parts), "")
+
+
 def _apart(fusion: Fusion, number: int, places: Mapping[int, int]) -> str | None:
     found = apart(fusion, number)
     if found is None or found.maker not in places:
@@ -187,7 +197,9 @@ def report_of(
         if us and anchor is group and (gather := gather_of(anchor)) is not None:
             us = max(us, estimate(gather.least_us))
         roof = gpu and roof_us(gpu, cost, read + written, multiplied, dtype)
-        return Line(kind, cost, tuple(names), read, written, multiplied, us, measured_us, roof)
+        operations = group.operations if isinstance(group, FusionGroup) else [group]
+        part = _part_of(operation.node for operation in operations if operation.node)
+        return Line(kind, cost, tuple(names), read, written, multiplied, us, measured_us, roof, part=part)
 
     lines, places = [], {}
     for number in order:
@@ -237,7 +249,8 @@ def report_of_calls(
         us = gpu and predicted_us(gpu, OTHERS, read + written, 0)
         name = node.target.name() if is_operator(node) else node.target.__name__
         roof = gpu and roof_us(gpu, OTHERS, read + written, 0)
-        return Line(name, OTHERS, (), read, written, 0, us, (measured or {}).get(node.name), roof, reason(node))
+        us_measured = (measured or {}).get(node.name)
+        return Line(name, OTHERS, (), read, written, 0, us, us_measured, roof, reason(node), _part_of([node]))
 
     lines = tuple(line(node) for node in nodes if is_operator(node) or is_higher_order(node))
     return Report(lines, lines)

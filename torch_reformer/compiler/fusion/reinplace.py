@@ -26,7 +26,7 @@ def reinplace(fusion: Fusion) -> None:
         if not (isinstance(operation, Call) and operation.operator is _copy and len(operation.args) == 2):
             continue
         target, source = operation.args
-        if not isinstance(source, View) or readers[source.value] != {number} or source.value in outputs:
+        if not isinstance(source, View) or source.value in outputs:
             continue
         group = _writer(fusion, target, source)
         if group is None:
@@ -126,7 +126,7 @@ def _writer(fusion: Fusion, target: View, source: View) -> FusionGroup | None:
     group = fusion.groups.get(fusion.group_of.get(maker, -1))
     if group is None or group.anchor or maker in group.per_row:
         return None
-    if any(view.value is value for view in group.destinations.values()):
+    if source.value in group.destinations or any(view.value is value for view in group.destinations.values()):
         return None
     if source.layout.numel == group.numel:
         return group if _may_overwrite(group, maker, target) else None

@@ -29,6 +29,8 @@ random = torch.ops.reformer._random.default
 draw_key = aten.randint.low
 USER_CAST = "reformer_user_cast"  # in a node's meta: the user wrote this cast
 CONSTANT = "reformer_constant"  # in a node's meta: the value of a tensor that was computed at compile time, on the CPU
+PART = "reformer_part"  # in a node's meta: the part of a training step that it belongs to, one of PARTS
+PARTS = "forward", "backward", "update"
 DONATED = "reformer_spent"  # in a node's meta: the tensor is dead after its only use
 
 

@@ -14,7 +14,7 @@ from torch.fx import Graph, GraphModule, Node
 from torch.fx.node import map_arg
 from torch.utils.checkpoint import CheckpointPolicy
 
-from ..ir.custom_ops import after, scaled
+from ..ir.custom_ops import PART, PARTS, after, scaled
 from ..ir.fx_utils import copied, followers
 from .memory_budget import current_budget
 
@@ -43,7 +43,9 @@ def whole_step(step: GraphModule, inputs: list, tangent: int, results: int, part
     given = {node.name: graph.node_copy(node) for node in step.graph.find_nodes(op="placeholder")}
     given[_SEED] = [*given.values()][tangent]
     known, first = _copy(forward, module, graph, given, ())
+    _mark(graph, PARTS[0])
     _, second = _copy(backward, module, graph, given | known, first[:1] if is_saving else ())
+    _mark(graph, PARTS[1])
     graph.output((*first[:results], *second[: len(second) - len(writes) + early]))
     sources = [*first[results : results + early], *second[len(second) - len(writes) + early :]]
     ordered = sorted(writes, key=lambda write: not write[1])
@@ -68,6 +70,18 @@ def without_factor(step: GraphModule, tangent: int) -> None:
         one = step.graph.call_function(aten.full.default, ((), 1), {"dtype": value.dtype, "device": value.device})
     one.meta["val"] = value
     seed.replace_all_uses_with(one)
+
+
+def mark_update(step: GraphModule) -> None:
+    """Note that what was added to the graph since whole_step() is the update."""
+    _mark(step.graph, PARTS[2])
+
+
+def _mark(graph: Graph, part: str) -> None:
+    """Note the part of a step in nodes that are in none yet."""
+    for node in graph.nodes:
+        if node.op != "placeholder":
+            node.meta.setdefault(PART, part)
 
 
 def _rename(graph: Graph, place: int) -> Node:

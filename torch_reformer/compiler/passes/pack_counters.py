@@ -30,4 +30,6 @@ def pack_counters(graph: Graph) -> None:
         replaced = {operation for add, copy, _ in pack for operation in (add, copy)}
         views = tuple(view for *_, view in pack)
         graph.operations = [operation for operation in graph.operations if operation not in replaced]
-        graph.add(Call(aten._foreach_add_.Scalar, (list(views), number), {}, (), views), [])
+        packed = Call(aten._foreach_add_.Scalar, (list(views), number), {}, (), views)
+        graph.add(packed, [])
+        packed.node = pack[0][0].node
