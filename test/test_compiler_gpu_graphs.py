@@ -67,8 +67,8 @@ def test_rotary_embeddings(name):
 
 
 def test_losses_in_chunks():
-    """With four chunks, the forward has the products with padded rows, whose sums are added up in fp32. The backward has
-    no product of scores."""
+    """With four chunks, the forward has the products with padded rows, whose sums are added up in fp32. The backward
+    has no product of scores."""
     forward, backward = kinds()["large vocabulary"]
     assert forward["aten::mm.dtype: 20032x2048x64"] == 1 and forward["reformer::_add_product"] == 3
     assert forward["aten::mm: 2048x20032x64"] == 4
