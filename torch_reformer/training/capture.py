@@ -12,7 +12,9 @@ from torch._subclasses.fake_tensor import FakeTensor
 from torch.fx import GraphModule
 
 from ..compiler.backend import compile_step
+from ..compiler.joint_graph.start_collectives import start_collectives
 from ..compiler.joint_graph.whole_step import without_factor
+from .data_parallel import DataParallel
 from .scaling import Scaling
 from .update import State, Update
 
@@ -34,6 +36,7 @@ class StepBackend:
         is_last: whether the update follows.
         keep: what gets the gradients by parameter; None if nobody does.
         scaling: of the loss, if it is scaled.
+        replicas: of a model in DDP, whose gradients are reduced; None for other models.
     """
 
     def __init__(
@@ -47,13 +50,14 @@ class StepBackend:
         is_last: bool,
         keep: Callable[[list[nn.Parameter], list[Tensor]], None] | None,
         scaling: Scaling | None,
+        replicas: DataParallel | None,
         mode: str | None,
         budget: float,
         report: Callable | None,
     ):
         self._trained, self._update, self._clip, self._share = trained, update, clip, share
         self._sums, self._is_last, self._keep, self._mode, self._report = sums, is_last, keep, mode, report
-        self._budget, self._scaling = budget, scaling
+        self._budget, self._scaling, self._replicas = budget, scaling, replicas
 
     def __call__(self, module: GraphModule, inputs: list[Any]) -> Callable:
         nodes = module.graph.find_nodes(op="placeholder")
@@ -87,6 +91,9 @@ class StepBackend:
             with torch.no_grad():
                 if sums and self._is_last:
                     grads = [sum + grad for sum, grad in zip(before, grads, strict=True)]
+                if self._replicas and self._is_last:
+                    means = self._replicas.reduced(self._trained, params, grads)
+                    grads = [_like(mean, grad) for mean, grad in zip(means, grads, strict=True)]
                 found = []
                 if scaling and self._is_last:
                     grads, bad = scaling.unscaled(grads, flat[tangent])
@@ -101,6 +108,7 @@ class StepBackend:
             """Add what writes in place after all else. Drop gradients that nobody gets, and return their number."""
             if not scaling:
                 without_factor(graph_module, tangent)
+            start_collectives(graph_module.graph)
             graph, output = graph_module.graph, graph_module.graph.output_node()
             nodes = graph.find_nodes(op="placeholder")
             outputs = _results(graph_module)

@@ -10,9 +10,11 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 from torch.amp import GradScaler
+from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 from torch.utils._pytree import tree_map_only
 
+from .data_parallel import DataParallel, without_sync
 from .fused import Fused, is_fused
 from .scaling import Scaling
 from .update import MissingState, Untraceable, Update, settings, trained, why_apart
@@ -46,6 +48,8 @@ class TrainingStep:
     ):
         self.model, self.optimizer, self.reason = model, optimizer, None
         self.reports: list[Report] = []
+        self._replicas = DataParallel(model) if isinstance(model, DistributedDataParallel) else None
+        self._module = self._replicas.module if self._replicas else model  # what the loss gets
         self._loss, self._clip, self._accumulate, self._mode = loss, clip_grad_norm, accumulate, mode
         self._budget, self._keeps = memory_budget, keep_grads
         self.grad_scaler = grad_scaler
@@ -59,8 +63,14 @@ class TrainingStep:
 
     def __call__(self, *batch):
         with torch.enable_grad():
-            if self.reason is None and any(map(_has_hooks, self._trained())):
-                self._go_apart("a parameter has hooks of its gradient")
+            hooked = self.reason is None and any(map(_has_hooks, self._trained()))
+            why = "a parameter has hooks of its gradient" if hooked else None
+            if self._replicas and (why := why or self._replicas.why_by_ddp()):
+                self._replicas, self._module, self._apart_loss = None, self.model, None
+            if why:
+                self._go_apart(why)
+            if self._replicas:
+                self._replicas.begin()
             if self.reason is not None:
                 return self._apart(self._compiled_loss(), batch)
             self._prepare()
@@ -106,10 +116,9 @@ class TrainingStep:
     def _compiled(self, is_last: bool) -> Callable:
         from .capture import StepBackend  # imports Dynamo, which takes seconds
 
-        trained = {param for group in self.optimizer.param_groups for param in group["params"] if param.requires_grad}
         needs_grads = self._keeps or self._update is None
         backend = StepBackend(
-            trained,
+            self._with_grads(),
             self._update,
             clip=self._clip,
             share=1 / self._accumulate,
@@ -117,11 +126,12 @@ class TrainingStep:
             is_last=is_last,
             keep=_set_grads if needs_grads else None,
             scaling=self._scaling,
+            replicas=self._replicas,
             mode=self._mode,
             budget=self._budget,
             report=self.reports.append,
         )
-        model, loss = self.model, self._loss
+        model, loss = self._module, self._loss
 
         def run(*batch):
             result = loss(model, *batch)
@@ -175,12 +185,15 @@ class TrainingStep:
         scaler = self._scaling.scaler if self._scaling else None
         self._drop_grads()
         results = []
-        for part in self._parts(batch):
-            result = loss(self.model, *part)
-            first = result[0] if isinstance(result, (tuple, list)) else result
-            first = first / self._accumulate if self._accumulate > 1 else first
-            (scaler.scale(first) if scaler else first).backward()
+        for number, part in enumerate(self._parts(batch)):
+            with without_sync(self._module, number + 1 < self._accumulate):
+                result = loss(self._module, *part)
+                first = result[0] if isinstance(result, (tuple, list)) else result
+                first = first / self._accumulate if self._accumulate > 1 else first
+                (scaler.scale(first) if scaler else first).backward()
             results.append(_detached(result))
+        if self._replicas:
+            self._replicas.reduce(self._with_grads())
         if self._clip is not None:
             if scaler:
                 scaler.unscale_(self.optimizer)
@@ -217,6 +230,9 @@ class TrainingStep:
 
     def _trained(self) -> Iterator[nn.Parameter]:
         return (param for group in self.optimizer.param_groups for param in group["params"])
+
+    def _with_grads(self) -> set[nn.Parameter]:
+        return {param for param in self._trained() if param.requires_grad}
 
     def _drop_grads(self) -> None:
         for param in self._trained():
@@ -300,7 +316,7 @@ def training_step(
     runs by PyTorch if the optimizer has not made its state yet.
 
     Args:
-        model: any module.
+        model: any module, also in DistributedDataParallel (``docs/training_step.md``).
         loss: called as ``loss(model, *batch)``. It gives the loss, one number, or a tuple that begins with it; the
             step returns the same.
         optimizer: any whose step() can be traced, as element-wise ones can. The step() of others runs after the plan,
@@ -316,16 +332,14 @@ def training_step(
             do: if a gradient is not finite, there is no update, and the scale falls.
 
     Raises:
-        TypeError: `model` is no module or `optimizer` no optimizer of PyTorch's, or the model is in DDP or FSDP.
+        TypeError: `model` is no module or `optimizer` no optimizer of PyTorch's, or the model is in FSDP.
         ValueError: an unknown mode, a number that is out of range, or a scaler for parameters in fp16.
     """
     if not isinstance(model, nn.Module) or not isinstance(optimizer, Optimizer):
         raise TypeError("training_step takes a torch.nn.Module, a loss, and a torch.optim.Optimizer")
-    if isinstance(model, nn.parallel.DistributedDataParallel) or any(
-        hasattr(param, "device_mesh") for group in optimizer.param_groups for param in group["params"]
-    ):
+    if any(hasattr(param, "device_mesh") for group in optimizer.param_groups for param in group["params"]):
         raise TypeError(
-            "training_step takes no model in DDP or FSDP, whose collectives it does not plan: compile such a model by "
+            "training_step takes no model in FSDP, whose collectives it does not plan: compile such a model by "
             "torch.compile(model, backend='reformer') and call the optimizer's step()"
         )
     if isinstance(accumulate, bool) or not isinstance(accumulate, int) or accumulate < 1:
