@@ -96,6 +96,7 @@ def test_collectives_run_beside_the_backward(group, monkeypatch):
     steps = steps_of(DistributedDataParallel(layers(), bucket_cap_mb=2 * 65 * 64 * 4 / 2**20), monkeypatch)
     begun, waited, products = (places(steps, name) for name in ("all_reduce", "wait_tensor", "mm"))
     assert len(begun) == len(waited) == 3
+    assert all(steps[place].endswith("all_reduce_") for place in begun)  # in place: only the collective reads a bucket
     assert begun[-1] < waited[0] and waited[-1] < places(steps, "_fused_sgd_")[0]
     for one, other in zip(begun, begun[1:], strict=False):
         assert any(one < place < other for place in products)
