@@ -1,12 +1,14 @@
 """Whole training steps of models in DistributedDataParallel: gradients are reduced by steps of the plan."""
 
 import warnings
+from contextlib import nullcontext
 
 import pytest
 import torch
 import torch.distributed as dist
 import torch.nn.functional as F
 import two_processes
+from gpu_rules import as_on_gpus
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.testing._internal.distributed.fake_pg import FakeStore
@@ -63,7 +65,7 @@ def loss_of(model, x, y):
 
 def layers(count=6):
     layers = [layer for _ in range(count) for layer in (nn.Linear(64, 64), nn.GELU())]
-    return nn.Sequential(*layers, nn.Linear(64, 5))
+    return nn.Sequential(*layers, nn.Linear(64, 8))
 
 
 def batch():
@@ -91,9 +93,12 @@ def places(steps, name):
     return [place for place, step in enumerate(steps) if name in step]
 
 
-def test_collectives_run_beside_the_backward(group, monkeypatch):
+@pytest.mark.parametrize("rules", [nullcontext, as_on_gpus])
+def test_collectives_run_beside_the_backward(group, monkeypatch, rules):
     """Each begins before gradients of a later bucket are computed. They are waited for when all have begun."""
-    steps = steps_of(DistributedDataParallel(layers(), bucket_cap_mb=2 * 65 * 64 * 4 / 2**20), monkeypatch)
+    with rules():
+        steps = steps_of(DistributedDataParallel(layers(), bucket_cap_mb=2 * 65 * 64 * 4 / 2**20), monkeypatch)
+    assert not places(steps, "aten::cat")  # kernels write buckets
     begun, waited, products = (places(steps, name) for name in ("all_reduce", "wait_tensor", "mm"))
     assert len(begun) == len(waited) == 3
     assert all(steps[place].endswith("all_reduce_") for place in begun)  # in place: only the collective reads a bucket
@@ -150,3 +155,25 @@ def test_no_sync_is_refused(group):
     step = torch_reformer.training_step(ddp, loss_of, torch.optim.SGD(ddp.parameters(), 0.1))
     with ddp.no_sync(), pytest.raises(RuntimeError, match="accumulate"):
         step(*batch())
+
+
+@pytest.mark.parametrize(
+    ("options", "change", "reason"),
+    [
+        ({}, lambda ddp: None, None),
+        ({"static_graph": True, "gradient_as_bucket_view": True}, lambda ddp: None, None),
+        ({"find_unused_parameters": True}, lambda ddp: None, "unused"),
+        ({}, lambda ddp: ddp.register_comm_hook(None, lambda state, bucket: bucket), "communication hooks"),
+        ({}, lambda ddp: ddp.register_forward_pre_hook(lambda module, args: None), "hooks of its forward"),
+    ],
+)
+def test_what_needs_ddp(group, options, change, reason):
+    ddp = DistributedDataParallel(layers(1), **options)
+    change(ddp)
+    why = torch_reformer.training.data_parallel.DataParallel(ddp).why_by_ddp()
+    assert why is None if reason is None else reason in why
+
+
+def test_sparse_gradients_need_ddp(group):
+    ddp = DistributedDataParallel(nn.Embedding(4, 4, sparse=True))
+    assert "sparse" in torch_reformer.training.data_parallel.DataParallel(ddp).why_by_ddp()

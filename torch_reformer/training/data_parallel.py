@@ -31,6 +31,8 @@ class DataParallel:
         model = self._model
         if model._comm_hooks or hasattr(model, "buffer_hook"):
             return "the model in DDP has communication hooks"
+        if model._forward_hooks or model._forward_pre_hooks:
+            return "the model in DDP has hooks of its forward"
         if model.find_unused_parameters:
             return "DDP looks for unused parameters: plans need find_unused_parameters=False"
         if model._join_config.enable:

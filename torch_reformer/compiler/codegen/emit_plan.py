@@ -193,7 +193,8 @@ class _Emitter:
     def _group(self, group: FusionGroup) -> None:
         """Emit the kernel of a group."""
         results = group.makes if group.space and group.space.order else group.copies.keys()
-        placed = group.destinations.keys() | group.reused.keys() | (results & self.needed)  # others are only reduced
+        own = results | group.parts.keys()
+        placed = group.destinations.keys() | group.reused.keys() | (own & self.needed)  # others are only reduced
         written = [operation for operation in group.operations if operation.results[0] in placed]
         others = [operation for operation in group.members if operation not in written]
         stored = [*(operation for operation in others if operation.results[0] in self.needed), *written]
@@ -254,6 +255,8 @@ class _Emitter:
         """Number of the existing tensor, or of newly allocated memory, to which the kernel writes a group's result."""
         reused = group.reused.get(value)
         if (index_map := group.written_map(value)) is None:
+            if value in group.parts:
+                return self._part(group.parts[value], space.layout_of("full"))
             view = reused or group.destinations[value]
             is_full = reused or view.layout.numel == group.numel
             return self._number(view, space.layout_of("full", view.layout.offset) if is_full else None)
