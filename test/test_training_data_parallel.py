@@ -24,6 +24,7 @@ def results(tmp_path_factory):
     return [torch.load(folder / f"{rank}.pt") for rank in range(2)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rank", range(2))
 @pytest.mark.parametrize("name", two_processes.STEPS)
 def test_against_eager_ddp(results, name, rank):
@@ -39,12 +40,14 @@ def test_against_eager_ddp(results, name, rank):
         assert begun[-1] > 1 and not any(begun[:-1])  # micro-batches before the last begin none
 
 
+@pytest.mark.slow
 def test_steps_differ_without_reduction(results):
     """Batches of the two processes differ, so losses do, and what is left equal is what was reduced."""
     losses = [results[rank]["sgd"][1][:4] for rank in range(2)]
     assert not any(torch.equal(one, other) for one, other in zip(*losses, strict=True))
 
 
+@pytest.mark.slow
 def test_a_scaler_leaves_out_the_update_of_all(results):
     for rank in range(2):
         *_, scale = results[rank]["scaled"][1]
@@ -87,6 +90,22 @@ def steps_of(ddp, monkeypatch, **options):
         step(*batch())
     assert step.reason is None
     return [step.call.name if step.call else step.kind for step in found[-1].plan.steps]
+
+
+def test_values(group):
+    """The fake group's sums are its own operands, so all gradients become a fourth."""
+    one, other = (layers(2).double() for _ in range(2))
+    other.load_state_dict(one.state_dict())
+    ddp = DistributedDataParallel(other, bucket_cap_mb=0.05)
+    options = {"accumulate": 2, "memory_budget": 0.5}
+    expected = torch_reformer.training_step(one, loss_of, torch.optim.SGD(one.parameters(), 0.1), **options)
+    actual = torch_reformer.training_step(ddp, loss_of, torch.optim.SGD(other.parameters(), 0.4), **options)
+    for _ in range(3):
+        x, y = batch()
+        x = x.double()
+        torch.testing.assert_close(actual(x, y), expected(x, y), rtol=1e-12, atol=1e-12)
+    assert actual.reason is None
+    torch.testing.assert_close(other.state_dict(), one.state_dict(), rtol=1e-12, atol=1e-12)
 
 
 def places(steps, name):
