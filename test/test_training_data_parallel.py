@@ -15,6 +15,7 @@ from torch.testing._internal.distributed.fake_pg import FakeStore
 
 import torch_reformer
 from torch_reformer.compiler import pipeline
+from torch_reformer.compiler.fusion.schedule import schedule
 
 
 @pytest.fixture(scope="module")
@@ -75,8 +76,8 @@ def batch():
     return torch.randn(8, 64), torch.randint(5, (8,))
 
 
-def steps_of(ddp, monkeypatch, **options):
-    """Names of the steps of the plan of a training step."""
+def planned(ddp, monkeypatch, **options):
+    """The executable of a training step."""
     found, plan = [], pipeline.plan
 
     def noted(*args, **kwargs):
@@ -89,7 +90,11 @@ def steps_of(ddp, monkeypatch, **options):
     for _ in range(2):  # the first makes the optimizer's state
         step(*batch())
     assert step.reason is None
-    return [step.call.name if step.call else step.kind for step in found[-1].plan.steps]
+    return found[-1]
+
+
+def steps_of(executable):
+    return [step.call.name if step.call else step.kind for step in executable.plan.steps]
 
 
 def test_values(group):
@@ -116,7 +121,8 @@ def places(steps, name):
 def test_collectives_run_beside_the_backward(group, monkeypatch, rules):
     """Each begins before gradients of a later bucket are computed. They are waited for when all have begun."""
     with rules():
-        steps = steps_of(DistributedDataParallel(layers(), bucket_cap_mb=2 * 65 * 64 * 4 / 2**20), monkeypatch)
+        ddp = DistributedDataParallel(layers(), bucket_cap_mb=2 * 65 * 64 * 4 / 2**20)
+        steps = steps_of(planned(ddp, monkeypatch))
     assert not places(steps, "aten::cat")  # kernels write buckets
     begun, waited, products = (places(steps, name) for name in ("all_reduce", "wait_tensor", "mm"))
     assert len(begun) == len(waited) == 3
@@ -126,8 +132,28 @@ def test_collectives_run_beside_the_backward(group, monkeypatch, rules):
         assert any(one < place < other for place in products)
 
 
+class Backwards(nn.Module):
+    """Layers in the reverse order of their use: the gradients that DDP expects first are complete last."""
+
+    def __init__(self):
+        super().__init__()
+        self.head, self.second, self.first = nn.Linear(32, 8), nn.Linear(48, 32), nn.Linear(64, 48)
+
+    def forward(self, x):
+        return self.head(self.second(self.first(x).relu()).relu())
+
+
+def test_buckets_begin_in_order(group, monkeypatch):
+    """Another process may run by two plans and begin them after its backward."""
+    model = Backwards()
+    fusion = planned(DistributedDataParallel(model, bucket_cap_mb=1e-5), monkeypatch).fusion
+    begun = [fusion.extern_calls[number] for number in schedule(fusion) if number in fusion.ordered]
+    sizes = [call.operands[0].layout.numel for call in begun]
+    assert sizes == [param.numel() for param in model.parameters()][::-1]
+
+
 def test_clipping_waits(group, monkeypatch):
-    steps = steps_of(DistributedDataParallel(layers()), monkeypatch, clip_grad_norm=1.0)
+    steps = steps_of(planned(DistributedDataParallel(layers()), monkeypatch, clip_grad_norm=1.0))
     assert "stitch" in steps[places(steps, "wait_tensor")[-1] :]
 
 

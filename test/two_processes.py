@@ -110,10 +110,12 @@ def train_compiled(rank: int, folder: str, sharded: bool):
 
 
 class Replica(torch.nn.Module):
+    """Layers in another order than they are used in, so that buckets are not complete in their order."""
+
     def __init__(self):
         super().__init__()
-        self.conv, self.norm = torch.nn.Conv2d(3, 8, 3, bias=False), torch.nn.BatchNorm2d(8)
         self.head = torch.nn.Linear(8, 5)
+        self.conv, self.norm = torch.nn.Conv2d(3, 8, 3, bias=False), torch.nn.BatchNorm2d(8)
 
     def forward(self, x):
         return self.head(self.norm(self.conv(x)).relu().mean((2, 3)))

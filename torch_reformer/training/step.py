@@ -118,7 +118,7 @@ class TrainingStep:
 
         needs_grads = self._keeps or self._update is None
         backend = StepBackend(
-            self._with_grads(),
+            self._trainable(),
             self._update,
             clip=self._clip,
             share=1 / self._accumulate,
@@ -193,7 +193,7 @@ class TrainingStep:
                 (scaler.scale(first) if scaler else first).backward()
             results.append(_detached(result))
         if self._replicas:
-            self._replicas.reduce(self._with_grads())
+            self._replicas.reduce(self._trainable())
         if self._clip is not None:
             if scaler:
                 scaler.unscale_(self.optimizer)
@@ -231,7 +231,7 @@ class TrainingStep:
     def _trained(self) -> Iterator[nn.Parameter]:
         return (param for group in self.optimizer.param_groups for param in group["params"])
 
-    def _with_grads(self) -> set[nn.Parameter]:
+    def _trainable(self) -> set[nn.Parameter]:
         return {param for param in self._trained() if param.requires_grad}
 
     def _drop_grads(self) -> None:
