@@ -8,7 +8,7 @@ import torch
 import torch.distributed as dist
 import torch.nn.functional as F
 import two_processes
-from gpu_rules import as_on_gpus
+from gpu_rules import as_on_gpus, as_on_hopper
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.testing._internal.distributed.fake_pg import FakeStore
@@ -117,7 +117,7 @@ def places(steps, name):
     return [place for place, step in enumerate(steps) if name in step]
 
 
-@pytest.mark.parametrize("rules", [nullcontext, as_on_gpus])
+@pytest.mark.parametrize("rules", [nullcontext, as_on_gpus, as_on_hopper])
 def test_collectives_run_beside_the_backward(group, monkeypatch, rules):
     """Each begins before gradients of a later bucket are computed. They are waited for when all have begun."""
     with rules():
