@@ -123,7 +123,7 @@ def test_the_same_rows_in_two_products():
 
     (first, second), x = torch.randn(2, WIDTH, WIDTH), torch.randn(5, 4, WIDTH)
     (forward,) = kinds(function, first, second, x, gradients=False)
-    assert count(forward, *PRODUCTS) == 3 and count(forward, "aten::cat") == 1
+    assert count(forward, *PRODUCTS) == 3 and count(forward, "aten::cat") == 0  # kernels write the joined rows
     kinds(function, first, second, x)
 
 

@@ -198,3 +198,22 @@ def test_slices_are_computed_at_once():
     torch.testing.assert_close(compiled(x, None), F.silu(x))
     (line,) = reports[0].lines
     assert line.kind == "stitch" and line.read == line.written == x.nbytes
+
+
+def flat(x, weight, first):
+    """Gradients in a bucket: a product's, and others, of which another product reads one."""
+    part, product, rows = x[:, :3].flatten() * 2, (x @ weight).flatten() * 0.5, x.sum(0) * 0.5
+    return torch.cat([first * 2, part, product, rows, part.sin()]), part.view(32, 3) @ weight[:3], rows
+
+
+@pytest.mark.parametrize("elements", [8, 9])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_kernels_write_parts_of_one_dimension(dtype, elements):
+    """But none that begin between the vectors that GPUs' kernels write."""
+    x, weight, first = torch.randn(32, 64, dtype=dtype), torch.randn(64, 64, dtype=dtype), torch.randn(9, dtype=dtype)
+    x[0, 0], x[1, 1] = float("nan"), float("inf")
+    reports, tolerance = [], 1e-5 if dtype == torch.float32 else 2e-2
+    run = torch.compile(flat, backend="reformer", options={"report": reports.append})
+    args = x, weight, first[:elements]
+    torch.testing.assert_close(run(*args), flat(*args), rtol=tolerance, atol=tolerance, equal_nan=True)
+    assert ("aten::cat" in {line.kind for line in reports[-1].lines}) == (elements == 9)

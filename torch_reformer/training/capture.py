@@ -12,8 +12,10 @@ from torch._subclasses.fake_tensor import FakeTensor
 from torch.fx import GraphModule
 
 from ..compiler.backend import compile_step
+from ..compiler.joint_graph.start_collectives import start_collectives
 from ..compiler.joint_graph.whole_step import without_factor
 from .averaging import Average, Unaveraged, Weights
+from .data_parallel import DataParallel
 from .scaling import Scaling
 from .update import State, Update
 
@@ -36,6 +38,7 @@ class StepBackend:
         keep: what gets the gradients by parameter; None if nobody does.
         scaling: of the loss, if it is scaled.
         average: of weights, if the plan updates one after the update.
+        replicas: of a model in DDP, whose gradients are reduced; None for other models.
         compile: gives a function that runs a graph.
     """
 
@@ -51,13 +54,14 @@ class StepBackend:
         keep: Callable[[list[nn.Parameter], list[Tensor]], None] | None,
         scaling: Scaling | None,
         average: Average | None,
+        replicas: DataParallel | None,
         mode: str | None,
         budget: float,
         compile: Callable,
     ):
         self._trained, self._update, self._clip, self._share = trained, update, clip, share
         self._sums, self._is_last, self._keep, self._mode, self._compile = sums, is_last, keep, mode, compile
-        self._budget, self._scaling, self._average = budget, scaling, average
+        self._budget, self._scaling, self._average, self._replicas = budget, scaling, average, replicas
 
     def __call__(self, module: GraphModule, inputs: list[Any]) -> Callable:
         nodes = module.graph.find_nodes(op="placeholder")
@@ -98,6 +102,9 @@ class StepBackend:
             with torch.no_grad():
                 if sums and self._is_last:
                     grads = [sum + grad for sum, grad in zip(before, grads, strict=True)]
+                if self._replicas and self._is_last:
+                    means = self._replicas.reduced(self._trained, params, grads)
+                    grads = [_like(mean, grad) for mean, grad in zip(means, grads, strict=True)]
                 found = []
                 if scaling and self._is_last:
                     grads, bad = scaling.unscaled(grads, flat[tangent])
@@ -112,6 +119,7 @@ class StepBackend:
             """Add what writes in place after all else. Drop gradients that nobody gets, and return their number."""
             if not scaling:
                 without_factor(graph_module, tangent)
+            start_collectives(graph_module.graph)
             graph, output = graph_module.graph, graph_module.graph.output_node()
             nodes = graph.find_nodes(op="placeholder")
             outputs = _results(graph_module)

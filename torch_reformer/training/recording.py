@@ -15,6 +15,7 @@ from torch.optim import Optimizer
 from torch.utils._pytree import tree_map_only
 
 from .averaging import Average
+from .micro_batches import parts
 from .scaling import Scaling
 from .swapping import places_of, swapped
 from .traced import TRACED
@@ -47,7 +48,7 @@ def record(step: TrainingStep, batch: tuple, compiled: Callable, replace: Callab
                     other._scaling.tensors(next(other._trained()).device)
                 if other._update and not other._update.has_state():
                     _make_state(other.optimizer)
-                *earlier, last = other._parts(batch)
+                *earlier, last = parts(batch, other._accumulate)
                 for part in earlier[:1]:  # all are alike
                     _run(other._earlier, part)
                 _run(other._last, last)

@@ -10,11 +10,14 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 from torch.amp import GradScaler
+from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 from torch.optim.swa_utils import AveragedModel
 from torch.utils._pytree import tree_map_only
 
+from .data_parallel import DataParallel, without_sync
 from .fused import Fused, is_fused
+from .micro_batches import joined, parts
 from .scaling import Scaling
 from .update import MissingState, Untraceable, Update, settings, trained, why_apart
 
@@ -49,6 +52,8 @@ class TrainingStep:
     ):
         self.model, self.optimizer, self.ema, self.reason = model, optimizer, ema, None
         self.reports: list[Report] = []
+        self._replicas = DataParallel(model) if isinstance(model, DistributedDataParallel) else None
+        self._module = self._replicas.module if self._replicas else model  # what the loss gets
         self._loss, self._clip, self._accumulate, self._mode = loss, clip_grad_norm, accumulate, mode
         self._budget, self._keeps = memory_budget, keep_grads
         self.grad_scaler = grad_scaler
@@ -68,8 +73,14 @@ class TrainingStep:
 
     def __call__(self, *batch):
         with torch.enable_grad():
-            if self.reason is None and any(map(_has_hooks, self._trained())):
-                self._go_apart("a parameter has hooks of its gradient")
+            hooked = self.reason is None and any(map(_has_hooks, self._trained()))
+            why = "a parameter has hooks of its gradient" if hooked else None
+            if self._replicas and (why := why or self._replicas.why_by_ddp()):
+                self._replicas, self._module, self._apart_loss = None, self.model, None
+            if why:
+                self._go_apart(why)
+            if self._replicas:
+                self._replicas.begin()
             if self.reason is not None:
                 return self._apart(self._compiled_loss(), batch)
             self._prepare()
@@ -133,10 +144,9 @@ class TrainingStep:
         from ..compiler import backend as compiler  # imports Dynamo, which takes seconds
         from .capture import StepBackend
 
-        trained = {param for group in self.optimizer.param_groups for param in group["params"] if param.requires_grad}
         needs_grads = self._keeps or self._update is None
         backend = StepBackend(
-            trained,
+            self._trainable(),
             self._update,
             clip=self._clip,
             share=1 / self._accumulate,
@@ -145,11 +155,12 @@ class TrainingStep:
             keep=_set_grads if needs_grads else None,
             scaling=self._scaling,
             average=self._average,
+            replicas=self._replicas,
             mode=self._mode,
             budget=self._budget,
             compile=self._compile or (lambda module: compiler.compile_graph(module, self.reports.append)),
         )
-        model, loss = self.model, self._loss
+        model, loss = self._module, self._loss
 
         def run(*batch):
             result = loss(model, *batch)
@@ -164,14 +175,14 @@ class TrainingStep:
 
         from .capture import ChangedParameters
 
-        parts = [*self._parts(batch)]
+        *earlier, last = parts(batch, self._accumulate)
         results = []
         for param in self._trained() if self._update is None or self._keeps else ():
             param.grad = None
         try:
-            for part in parts[:-1]:
+            for part in earlier:
                 results.append(self._own(self._earlier(*part)[1]))
-            results.append(self._own(self._last(*parts[-1])[1]))
+            results.append(self._own(self._last(*last)[1]))
         except (MissingState, ChangedParameters, TorchDynamoException, FailOnRecompileLimitHit) as error:
             if self.reason_to_begin_anew(error):
                 return self._apart(self._loss, batch)
@@ -190,7 +201,7 @@ class TrainingStep:
             self._update_average()
         if not self._keeps:
             self._drop_grads()
-        return _joined(results)
+        return joined(results)
 
     def reason_to_begin_anew(self, error: BaseException) -> Exception | None:
         """What the error says that is another way for the next step, which makes its functions anew, and their sums."""
@@ -221,12 +232,15 @@ class TrainingStep:
         scaler = self._scaling.scaler if self._scaling else None
         self._drop_grads()
         results = []
-        for part in self._parts(batch):
-            result = loss(self.model, *part)
-            first = result[0] if isinstance(result, (tuple, list)) else result
-            first = first / self._accumulate if self._accumulate > 1 else first
-            (scaler.scale(first) if scaler else first).backward()
+        for number, part in enumerate(parts(batch, self._accumulate)):
+            with without_sync(self._module, number + 1 < self._accumulate):
+                result = loss(self._module, *part)
+                first = result[0] if isinstance(result, (tuple, list)) else result
+                first = first / self._accumulate if self._accumulate > 1 else first
+                (scaler.scale(first) if scaler else first).backward()
             results.append(_detached(result))
+        if self._replicas:
+            self._replicas.reduce(self._trainable())
         if self._clip is not None:
             if scaler:
                 scaler.unscale_(self.optimizer)
@@ -240,7 +254,7 @@ class TrainingStep:
         self._update_average()
         if not self._keeps:
             self._drop_grads()
-        return _joined(results)
+        return joined(results)
 
     def _update_average(self) -> None:
         if self.ema is not None:
@@ -273,6 +287,9 @@ class TrainingStep:
     def _trained(self) -> Iterator[nn.Parameter]:
         return (param for group in self.optimizer.param_groups for param in group["params"])
 
+    def _trainable(self) -> set[nn.Parameter]:
+        return {param for param in self._trained() if param.requires_grad}
+
     def _drop_grads(self) -> None:
         for param in self._trained():
             param.grad = None
@@ -280,21 +297,6 @@ class TrainingStep:
     def _drop_sums(self) -> None:
         for tensor in self._sums.values():
             tensor.zero_()
-
-    def _parts(self, batch: tuple) -> Iterator[tuple]:
-        """Micro-batches: parts of the batch's tensors along their first dimension."""
-        count = self._accumulate
-        if count == 1:
-            yield batch
-            return
-        for tensor in batch:
-            if isinstance(tensor, Tensor) and tensor.dim() and tensor.shape[0] % count:
-                raise ValueError(f"training_step: {tensor.shape[0]} rows of a batch are no multiple of {count}")
-        for number in range(count):
-            yield tuple(
-                tensor.chunk(count)[number] if isinstance(tensor, Tensor) and tensor.dim() else tensor
-                for tensor in batch
-            )
 
 
 def _has_hooks(param: nn.Parameter) -> bool:
@@ -308,16 +310,6 @@ def _set_grads(params: list[nn.Parameter], grads: list[Tensor]) -> None:
 
 def _detached(result: Any) -> Any:
     return tree_map_only(Tensor, Tensor.detach, result)
-
-
-def _joined(results: list) -> Any:
-    """The step's result: the mean of the micro-batches' losses, and lists of what the loss gives besides."""
-    if len(results) == 1:
-        return results[0]
-    if not isinstance(results[0], (tuple, list)):
-        return torch.stack(results).mean()
-    losses, *others = zip(*results, strict=True)
-    return (torch.stack(losses).mean(), *map(list, others))
 
 
 def _sentence(error: Exception) -> str:
@@ -356,7 +348,7 @@ def training_step(
     runs by PyTorch if the optimizer has not made its state yet.
 
     Args:
-        model: any module.
+        model: any module, also in DistributedDataParallel (``docs/training_step.md``).
         loss: called as ``loss(model, *batch)``. It gives the loss, one number, or a tuple that begins with it; the
             step returns the same.
         optimizer: any whose step() can be traced, as element-wise ones can. The step() of others runs after the plan,
@@ -375,16 +367,14 @@ def training_step(
 
     Raises:
         TypeError: `model` is no module, `optimizer` no optimizer of PyTorch's, or `ema` no AveragedModel; or the model
-            is in DDP or FSDP.
+            is in FSDP.
         ValueError: an unknown mode, a number that is out of range, or a scaler for parameters in fp16.
     """
     if not isinstance(model, nn.Module) or not isinstance(optimizer, Optimizer):
         raise TypeError("training_step takes a torch.nn.Module, a loss, and a torch.optim.Optimizer")
-    if isinstance(model, nn.parallel.DistributedDataParallel) or any(
-        hasattr(param, "device_mesh") for group in optimizer.param_groups for param in group["params"]
-    ):
+    if any(hasattr(param, "device_mesh") for group in optimizer.param_groups for param in group["params"]):
         raise TypeError(
-            "training_step takes no model in DDP or FSDP, whose collectives it does not plan: compile such a model by "
+            "training_step takes no model in FSDP, whose collectives it does not plan: compile such a model by "
             "torch.compile(model, backend='reformer') and call the optimizer's step()"
         )
     if isinstance(accumulate, bool) or not isinstance(accumulate, int) or accumulate < 1:

@@ -14,6 +14,7 @@ from ..fusion.group import FusionGroup
 from ..fusion.schedule import is_after, needed_in_memory, schedule
 from ..fusion.titles import kind_and_operations, title
 from ..ir.access import Access
+from ..ir.collectives import is_all_reduce
 from ..ir.custom_ops import add_product
 from ..ir.graph import Call, Casts, Conv, ConvGrads, Graph, Operation, Typed, Value, View, replaced
 from ..ir.iteration_space import IterationSpace
@@ -30,6 +31,7 @@ _mm, _addmm = torch.ops.aten.mm.default, torch.ops.aten.addmm.default
 _empty = torch.ops.aten.empty_strided.default
 _full = torch.ops.aten.full.default
 _zero = torch.ops.aten.zero_.default
+_cat = torch.ops.aten.cat.default
 _cast_all = torch.ops.reformer._cast_all.default
 _ALIGNED = 128  # elements; slices of one allocation begin at multiples, for vectorised reads
 
@@ -122,6 +124,8 @@ class _Emitter:
             results = [self._number(operation.operands[0])]
         elif operation.operator is add_product:
             results = [self._add_product(operation)]
+        elif is_all_reduce(operation.operator) and self._is_for(operation, operation.operands[0].value):
+            results = self._all_reduce(operation)
         else:
             args, kwargs = (replaced(arguments, self._number) for arguments in (operation.args, operation.kwargs))
             layouts = [(result.layout.sizes, result.layout.strides) for result in self._checked(operation)]
@@ -146,6 +150,18 @@ class _Emitter:
             (out,) = self.steps.view(total, batch.layout.sizes, batch.layout.strides)
             self.steps.aten(aten.baddbmm.dtype_out, (out, *map(self._number, matrices), dtype), {"out": out})
         return total
+
+    def _is_for(self, call: Call, value: Value) -> bool:
+        """True if the plan makes the value, in memory of its own, for this call only."""
+        maker, group = value.maker, self.fusion.groups.get(self.fusion.group_of.get(value.maker, -1))
+        is_made = (group and value not in group.destinations) or getattr(maker, "operator", None) is _cat
+        return bool(is_made) and self.readers[value] == [call]
+
+    def _all_reduce(self, call: Call) -> list[int]:
+        """Emit an all-reduce in place of its operand, whose copy would move as many bytes."""
+        args, kwargs = (replaced(arguments, self._number) for arguments in (call.args, call.kwargs))
+        self.steps.aten(torch.ops._c10d_functional.all_reduce_.default, args, kwargs)
+        return [self._number(view) for view in call.operands]
 
     def _checked(self, operation: Call) -> list[Value]:
         """Results whose sizes and strides the plan checks: those up to the last that is read.
@@ -177,7 +193,8 @@ class _Emitter:
     def _group(self, group: FusionGroup) -> None:
         """Emit the kernel of a group."""
         results = group.makes if group.space and group.space.order else group.copies.keys()
-        placed = group.destinations.keys() | group.reused.keys() | (results & self.needed)  # others are only reduced
+        own = results | group.parts.keys()
+        placed = group.destinations.keys() | group.reused.keys() | (own & self.needed)  # others are only reduced
         written = [operation for operation in group.operations if operation.results[0] in placed]
         others = [operation for operation in group.members if operation not in written]
         stored = [*(operation for operation in others if operation.results[0] in self.needed), *written]
@@ -238,6 +255,8 @@ class _Emitter:
         """Number of the existing tensor, or of newly allocated memory, to which the kernel writes a group's result."""
         reused = group.reused.get(value)
         if (index_map := group.written_map(value)) is None:
+            if value in group.parts:
+                return self._part(group.parts[value], space.layout_of("full"))
             view = reused or group.destinations[value]
             is_full = reused or view.layout.numel == group.numel
             return self._number(view, space.layout_of("full", view.layout.offset) if is_full else None)

@@ -21,6 +21,7 @@ from .schedule import needed_in_memory
 
 _cat = torch.ops.aten.cat.default
 _OF_LAUNCH = 1 << 22  # bytes that are moved in the time of a launch
+_ALIGNED = 16  # bytes: operators copy results to slices that begin elsewhere (csrc/operators/program.cpp)
 
 
 def fuse_concats(fusion: Fusion) -> None:
@@ -155,10 +156,17 @@ def _write(fusion: Fusion, group: FusionGroup, call: Call, view: View, part: Vie
     operation = Map([View(source, source.layout)], "part", lambda x: x)
     value = fusion.graph.value(layout, source.dtype, source.device)
     operation.results, value.maker = [value], operation
-    if not is_strided(index_map) or not same_kind(group, [operation]):
+    if not same_kind(group, [operation]):
         return False
     fusion.place_of[operation] = fusion.place_of[call]
-    if not add(fusion, group, Copy([operation], operation.inputs[0], index_map)):
+    if is_strided(index_map):
+        if not add(fusion, group, Copy([operation], operation.inputs[0], index_map)):
+            return False
+    elif not group.numel or part.layout.offset * source.dtype.itemsize % _ALIGNED:
+        return False
+    elif group.try_add_copies([operation], {}):  # the slice is in the group's own order
+        fusion.group_of[operation] = group.number
+    else:
         return False
     group.parts[value] = part
     return True

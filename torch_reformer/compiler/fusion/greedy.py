@@ -8,7 +8,7 @@ import copy
 
 from ...runtime.sizes import about_cost
 from ..ir.access import Access
-from ..ir.graph import Conv, Graph, Indexed, Map, Operation, Reduce, Value, View
+from ..ir.graph import Conv, Graph, Indexed, Map, Operation, Reduce, Value, View, is_collective
 from ..ir.index_maps import IndexMap, full_map_of, is_strided, operand_maps, result_maps, without
 from ..ir.iteration_space import IterationSpace, find_space, fits
 from ..ir.kernel_limits import LITTLE, MOST_INLINED, MOST_INPUTS, MOST_OPERATIONS, MOST_OUTPUTS
@@ -31,7 +31,7 @@ class Fusion:
     Attributes:
         groups, extern_calls: by number.
         group_of: operation -> number of its group or call.
-        random: numbers of the calls that draw random numbers, in order.
+        ordered: numbers of the calls that keep their order: random numbers and collectives.
         needs: for each number, the groups and calls that come before it, as bits.
         readers: value -> groups that make it, or read it element by element or through maps.
         left: value -> uses by operations that are in no group yet.
@@ -43,7 +43,10 @@ class Fusion:
         self.groups: dict[int, FusionGroup] = {}
         self.group_of: dict[Operation, int] = {}
         self.extern_calls: dict[int, Operation] = {}
-        self.random: list[int] = []
+        self.ordered: list[int] = []
+        # Collectives so far, and what they need, as bits. Later groups need them: merged with earlier ones, they would
+        # put the collectives off.
+        self._begun = 0
         self.needs: list[int] = []
         self.readers: dict[Value, list[int]] = {}
         self.left: dict[Value, int] = {}
@@ -100,12 +103,14 @@ class Fusion:
     def _extern_call(self, operation: Operation) -> None:
         for view in operation.operands:
             self._make(view)
-        number = self.new_group()
+        number = self.new_group(self._begun)
         self.depend(number, operation.operands)
-        if operation.is_random:
-            if self.random:
-                self._need(number, self.needs[self.random[-1]] | 1 << self.random[-1])
-            self.random.append(number)
+        if operation.is_ordered:
+            if self.ordered:
+                self._need(number, self.needs[self.ordered[-1]] | 1 << self.ordered[-1])
+            self.ordered.append(number)
+        if is_collective(operation):
+            self._begun = self.needs[number] | 1 << number
         self.group_of[operation] = number
         if isinstance(operation, Conv):
             self._anchor(number, operation)
@@ -115,9 +120,9 @@ class Fusion:
 
     # Dependences
 
-    def new_group(self) -> int:
-        """Number for another group or call."""
-        self.needs.append(0)
+    def new_group(self, needs: int = 0) -> int:
+        """Number for another group or call, which comes after these."""
+        self.needs.append(needs)
         return len(self.needs) - 1
 
     def group_that_makes(self, value: Value) -> int | None:
@@ -256,7 +261,7 @@ class Fusion:
             space_of_best = find_space(layout.numel, operands, reductions)
             if space_of_best is None:
                 raise ValueError(f"no kernel can compute {operation.text()}")
-            number = self.new_group()
+            number = self.new_group(self._begun)
             best = FusionGroup(number, space_of_best)
             self._add(best)
         best.space = space_of_best

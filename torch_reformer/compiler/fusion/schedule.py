@@ -22,7 +22,7 @@ def schedule(fusion: Fusion) -> list[int]:
     """Numbers of groups and calls in an order in which they can run: topological, else the graph's.
 
     A group runs after those it needs, and after the readers of a tensor that it overwrites. Calls that draw random
-    numbers keep their order.
+    numbers, and collectives, keep their order.
 
     Raises:
         Cyclic: there is no such order.
@@ -46,7 +46,7 @@ def schedule(fusion: Fusion) -> list[int]:
             for reader in readers.get(value, set()) - {n}:
                 earlier, later = (reader, n) if first[reader] < first[n] else (n, reader)
                 before[later].add(earlier)
-    for one, other in itertools.pairwise(fusion.random):
+    for one, other in itertools.pairwise(fusion.ordered):
         before[other].add(one)
     for n, group in fusion.groups.items():
         for view in group.destinations.values():

@@ -28,6 +28,7 @@ from torch.fx import Node
 
 from ...program import Value as Expression
 from .axis_map import AxisMap
+from .collectives import begins_collective
 from .layout import Layout, span
 
 
@@ -113,8 +114,9 @@ class Operation(ABC):
         return []
 
     @property
-    def is_random(self) -> bool:
-        """True if the operation draws from a generator, so that its order among others matters."""
+    def is_ordered(self) -> bool:
+        """True if the order among other such operations matters: it draws from a generator, or is a collective, which
+        all processes must begin in one order."""
         return False
 
     @abstractmethod
@@ -307,8 +309,8 @@ class Call(Operation):
         return [view.value for view in self.written]
 
     @property
-    def is_random(self) -> bool:
-        return torch.Tag.nondeterministic_seeded in self.operator.tags
+    def is_ordered(self) -> bool:
+        return torch.Tag.nondeterministic_seeded in self.operator.tags or begins_collective(self.operator)
 
     def text(self) -> str:
         def text_of(argument) -> str:
@@ -318,6 +320,11 @@ class Call(Operation):
 
         arguments = [*map(text_of, self.args), *(f"{name}={text_of(value)}" for name, value in self.kwargs.items())]
         return f"{self.operator.name()}({', '.join(arguments)})"
+
+
+def is_collective(operation: Operation | None) -> bool:
+    """True for a call that begins a collective."""
+    return isinstance(operation, Call) and begins_collective(operation.operator)
 
 
 def views_of(arguments) -> Iterator[View]:

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 import torch
 from torch.fx import Graph, GraphModule, Node
 
+from ..ir.collectives import begins_collective
 from ..ir.custom_ops import DONATED
 from ..ir.fx_utils import is_higher_order, is_operator, values_of
 from .unplanned import dequantises, is_complex, is_getitem, is_view, quantises, why_unknown, why_unplanned
@@ -80,8 +81,9 @@ def _is_constant(node: Node) -> bool:
 
 
 def _is_ordered(node: Node) -> bool:
-    """True for an operator that draws random numbers, or that may do so or write something."""
-    return is_higher_order(node) or torch.Tag.nondeterministic_seeded in getattr(node.target, "tags", ())
+    """True for an operator that draws random numbers, or that may do so or write something, and for a collective."""
+    is_random = torch.Tag.nondeterministic_seeded in getattr(node.target, "tags", ())
+    return is_higher_order(node) or is_random or begins_collective(node.target)
 
 
 def _written(node: Node) -> list[Node]:

@@ -10,7 +10,7 @@ def drop_unused(graph: Graph) -> None:
     needed = {view.value for view in graph.output_views()}
     kept = []
     for operation in reversed(graph.operations):
-        has_effect = operation.writes or operation.is_random or not operation.results
+        has_effect = operation.writes or operation.is_ordered or not operation.results
         if has_effect or any(result in needed for result in operation.results):
             needed |= {view.value for view in operation.operands}
             kept.append(operation)

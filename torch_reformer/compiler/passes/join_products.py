@@ -92,7 +92,7 @@ def _delay_readers(graph: Graph, products: list[Call]) -> bool:
     end = max(first, place_after_join(graph, _rows(products), 0))
     dependent = {operation for operation in (*products, *_followers(graph, *products))}
     between = graph.operations[first:end]
-    if any(operation.writes or (operation.is_random and operation in dependent) for operation in between):
+    if any(operation.writes or (operation.is_ordered and operation in dependent) for operation in between):
         return False
     early = [operation for operation in between if operation not in dependent]
     delayed = [operation for operation in between if operation in dependent]

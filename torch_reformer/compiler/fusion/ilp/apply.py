@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 
-from ...ir.graph import Operation, Value
+from ...ir.graph import Operation, Value, is_collective
 from ..greedy import Fusion
 from ..group import FusionGroup
 from ..schedule import reads_of, schedule
@@ -45,12 +45,15 @@ def _add(fusion: Fusion, group: FusionGroup, outputs: list[Operation], others: s
 
 def update_needs(fusion: Fusion) -> None:
     """Compute anew which groups come before each (Fusion.needs)."""
+    begun = 0
     for number in schedule(fusion):
-        bits = 0
+        bits = begun
         for view in reads_of(fusion, number):
             maker = fusion.group_that_makes(view.value)
             if maker is not None and maker != number:
                 bits |= fusion.needs[maker] | 1 << maker
         fusion.needs[number] = bits
-    for one, other in itertools.pairwise(fusion.random):
+        if is_collective(fusion.extern_calls.get(number)):
+            begun = bits | 1 << number
+    for one, other in itertools.pairwise(fusion.ordered):
         fusion.needs[other] |= fusion.needs[one] | 1 << one
