@@ -9,7 +9,8 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from torch_reformer.compiler.decompositions import attention as choice
 from torch_reformer.compiler.decompositions.written_attention import written_out
-from torch_reformer.compiler.ir.attention_cost import Attention, expected_us, kernels
+from torch_reformer.compiler.ir.attention_choice import is_free
+from torch_reformer.compiler.ir.attention_cost import Attention, expected_us, is_gain, kernels
 
 NARROW = torch.bfloat16
 
@@ -83,6 +84,17 @@ def test_a_table_chooses():
     assert expected_us(long, "cudnn", "sm_90", True) == math.inf  # it gives biases no gradient
 
 
+def test_users_products_stay_where_others_gain_little():
+    """Biases with gradients: of windows, of scores that written_attention.py aligns, of aligned ones, of long rows."""
+    sizes = (256, 8, 1, 49, 49, 64), (16, 8, 1, 300, 300, 256), (16, 8, 1, 304, 304, 256), (16, 8, 1, 2047, 2047, 64)
+    assert [is_gain(Attention(*each, "bias_grad"), "sm_90", True) for each in sizes] == [True, True, False, False]
+
+
+def test_values_may_have_heads_of_another_size():
+    query, value = torch.randn(2, 3, 4, 16, dtype=NARROW), torch.randn(2, 3, 4, 32, dtype=NARROW)
+    assert choice._case(query, query, value, None, 0.0, False, False) == Attention(2, 3, 1, 4, 4, 24)
+
+
 @pytest.mark.parametrize("tokens", [0, 1])
 def test_no_tokens_are_left_to_pytorch(tokens):
     q = torch.randn(2, 3, tokens, 8, dtype=NARROW)
@@ -90,11 +102,11 @@ def test_no_tokens_are_left_to_pytorch(tokens):
 
 
 def test_the_users_choice_stays():
-    assert choice._is_free()
+    assert is_free()
     with sdpa_kernel(SDPBackend.FLASH_ATTENTION):
-        assert not choice._is_free()
+        assert not is_free()
     torch.use_deterministic_algorithms(True)
     try:
-        assert not choice._is_free()
+        assert not is_free()
     finally:
         torch.use_deterministic_algorithms(False)

@@ -68,6 +68,7 @@ from .lowering.from_fx import lower_fx
 from .passes import PASSES
 from .pre_grad.attention_masks import simplify_masks
 from .pre_grad.attention_operands import simplify_operands
+from .pre_grad.attention_patterns import replace_written_attention
 from .pre_grad.own_convolutions import replace_own_convolutions
 from .pre_grad.shared_heads import share_heads
 from .runtime.compiled import Compiled
@@ -81,6 +82,7 @@ AFTER_FUSION = (fuse_copies, fuse_concats, fuse_transposes, fuse_gathers, choose
 def pre_grad(module: GraphModule) -> None:
     """Rewrite Dynamo's graph before autograd sees it."""
     required(replace_own_convolutions, module)
+    attempted(lambda: optional(replace_written_attention, module), module)
     attempted(lambda: optional(simplify_masks, module), module)
     attempted(lambda: optional(simplify_operands, module), module)
     attempted(lambda: optional(share_heads, module), module)

@@ -13,10 +13,9 @@ import torch
 from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from ...runtime import gpu as runtime_gpu
 from ...runtime.dtypes import NARROW
+from ..ir.attention_choice import IS_ENABLED, is_free, timed_gpu
 from ..ir.attention_cost import WRITTEN, Attention, kernels
-from ..ir.device_model import GPUS, known_gpu
 from .written_attention import written_out
 
 aten = torch.ops.aten
@@ -26,12 +25,6 @@ KERNELS = {
     "flash": SDPBackend.FLASH_ATTENTION,
     "efficient": SDPBackend.EFFICIENT_ATTENTION,
 }
-_IS_ENABLED = {
-    SDPBackend.CUDNN_ATTENTION: torch.backends.cuda.cudnn_sdp_enabled,
-    SDPBackend.FLASH_ATTENTION: torch.backends.cuda.flash_sdp_enabled,
-    SDPBackend.EFFICIENT_ATTENTION: torch.backends.cuda.mem_efficient_sdp_enabled,
-}
-_WITHOUT_GPU = "sm_90"  # graphs that are recorded for a GPU that is not there
 
 
 def attention(
@@ -56,8 +49,8 @@ def attention(
     calls = [functools.partial(operator, query, key, value, **options, enable_gqa=enable_gqa)]
     if enable_gqa and query.device.type == "cuda" and query.dim() == 4:
         calls.append(functools.partial(_with_repeated, operator, query, key, value, **options))
-    gpu = _gpu(query.device) if case is not None else None
-    if case is None or gpu is None or not _is_free():
+    gpu = timed_gpu(query.device) if case is not None else None
+    if case is None or gpu is None or not is_free():
         return _by_pytorch(calls)
     needs_grad = torch.is_grad_enabled() and any(each.requires_grad for each in (query, key, value))
     for kernel in kernels(case, gpu, needs_grad):
@@ -71,7 +64,7 @@ def attention(
 def _by_pytorch(calls: list[Callable[[], Tensor]]) -> Tensor:
     """The first call, by the kernel that PyTorch chooses. If there are several, the first one that a fused kernel
     supports: PyTorch's last resort, full matrices of scores, costs more than repeated keys and values."""
-    fused = [kernel for kernel, is_enabled in _IS_ENABLED.items() if is_enabled()]
+    fused = [kernel for kernel, is_enabled in IS_ENABLED.items() if is_enabled()]
     result = _by_kernels(fused, calls) if len(calls) > 1 and fused else None
     return calls[0]() if result is None else result
 
@@ -94,23 +87,6 @@ def _with_repeated(operator: Callable[..., Tensor], query: Tensor, *shared: Tens
     return operator(query, *repeated, **options)
 
 
-def _is_free() -> bool:
-    """True if the user leaves the choice of kernels open."""
-    kinds = torch.backends.cuda.math_sdp_enabled, *_IS_ENABLED.values()
-    return all(is_enabled() for is_enabled in kinds) and not torch.are_deterministic_algorithms_enabled()
-
-
-def _gpu(device: torch.device) -> str | None:
-    """The key of GPUS of a GPU with fitted times; None for others."""
-    if device.type != "cuda" or torch.version.hip:
-        return None
-    if not torch.cuda.is_available():
-        return _WITHOUT_GPU
-    architecture = runtime_gpu.architecture(device.index or 0)
-    gpu = known_gpu(architecture, torch.cuda.get_device_name(device)) if architecture else None
-    return gpu if gpu and GPUS[gpu].has_tma else None
-
-
 def _case(
     query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, dropout: float, is_causal: bool, enable_gqa: bool
 ) -> Attention | None:
@@ -118,14 +94,15 @@ def _case(
     operands = [each for each in (query, key, value, mask) if each is not None]
     if any(not isinstance(size, int) for each in operands for size in each.shape) or query.dtype not in NARROW:
         return None
-    if any(each.dim() != 4 or each.dtype != query.dtype for each in (query, key, value)) or value.shape != key.shape:
+    if any(each.dim() != 4 or each.dtype != query.dtype for each in (query, key, value)):
         return None
     batch, heads, queries, head_size = query.shape
     groups = heads // key.shape[1] if enable_gqa and key.shape[1] else 1
     if key.shape[1] * groups != heads or key.shape[0] != batch or key.shape[-1] != head_size:
         return None
-    if not math.prod((*query.shape, *key.shape)):
+    if value.shape[:-1] != key.shape[:-1] or not math.prod((*query.shape, *key.shape, *value.shape)):
         return None
+    head_size = (head_size + value.shape[-1]) // 2  # each takes one of the products
     kind = "causal" if is_causal else "none"
     if mask is not None:
         kind = "mask" if mask.dtype == torch.bool else "bias_grad" if mask.requires_grad else "bias"

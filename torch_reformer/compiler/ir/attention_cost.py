@@ -19,7 +19,7 @@ TABLE = Path(__file__).parent / "attention_costs.json"
 WRITTEN = "products"  # key of the products of attention that is written out
 MASKS = ("none", "causal", "mask", "bias", "bias_grad")  # "mask" is boolean
 _ALIGNED = 8  # keys, in attention that is written out
-_MOST_KEYS = 1024  # likewise: scores of more would take much memory
+MOST_KEYS = 1024  # likewise: scores of more would take much memory
 _NARROW, _WIDE = 2, 4  # bytes of a number
 _SCORES = 1e6  # scores in a unit of their term
 _LARGE_HEAD = 128  # larger heads take other code, which is slower
@@ -122,11 +122,19 @@ def expected_us(case: Attention, kernel: str, gpu: str, with_backward: bool) -> 
 def kernels(case: Attention, gpu: str, with_backward: bool) -> list[str]:
     """Kernels that are known to take the case, the one that is expected to take the least time first. PyTorch's own
     choice stays the first if others gain little."""
-    may_write = case.groups == 1 and case.keys <= _MOST_KEYS
+    may_write = case.groups == 1 and case.keys <= MOST_KEYS
     names = ["cudnn", "flash", "efficient", *([WRITTEN] if may_write else [])]
     times = {kernel: expected_us(case, kernel, gpu, with_backward) for kernel in names}
     times["efficient" if times["cudnn"] == math.inf else "cudnn"] *= _LEAST_GAIN
     return [kernel for kernel in sorted(times, key=times.__getitem__) if times[kernel] < math.inf]
+
+
+def is_gain(case: Attention, gpu: str, with_backward: bool) -> bool:
+    """True if a kernel is expected to take less time than a user's products and softmax, which take about as long as
+    those of attention that is written out, or longer if rows of their scores are not aligned."""
+    first = kernels(case, gpu, with_backward)[0]
+    most = 1 / _LEAST_GAIN if case.keys % _ALIGNED else _LEAST_GAIN
+    return expected_us(case, first, gpu, with_backward) <= most * expected_us(case, WRITTEN, gpu, with_backward)
 
 
 def _us_of_programs(case: Attention, gpu: str, is_backward: bool) -> float:

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 
 import torch
 from torch import Tensor
-from torch._subclasses.fake_tensor import FakeTensorMode
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode  # noqa: F401
 from torch._subclasses.fake_tensor import unset_fake_temporarily as real_tensors  # noqa: F401
 
 from .graph import Typed

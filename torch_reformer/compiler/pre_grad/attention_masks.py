@@ -29,7 +29,7 @@ def simplify_masks(module: GraphModule) -> None:
             calls[node] = arguments
     if not calls:
         return
-    constants, dense = _constants(module.graph), {}
+    constants, dense = constants_of(module.graph), {}
     for node, arguments in calls.items():
         mask = arguments["attn_mask"]
         simpler = _as_arguments(arguments, constants.get(mask)) or _dense(mask, dense)
@@ -71,7 +71,7 @@ def _dense(mask: Node, known: dict[Node, Node]) -> dict[str, Any] | None:
     return {"attn_mask": known[mask]}
 
 
-def _constants(graph: Graph) -> dict[Node, Any]:
+def constants_of(graph: Graph) -> dict[Node, Any]:
     """Values, on the CPU, of nodes that do not depend on the graph's inputs; empty if one of them is written to."""
     values: dict[Node, Any] = {}
     for node in graph.nodes:
