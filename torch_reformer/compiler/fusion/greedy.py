@@ -8,13 +8,13 @@ import copy
 
 from ...runtime.sizes import about_cost
 from ..ir.access import Access
-from ..ir.graph import Conv, Graph, Indexed, Map, Operation, Reduce, Value, View, is_collective
+from ..ir.graph import Conv, Graph, Indexed, Map, Operation, Reduce, Value, View
 from ..ir.index_maps import IndexMap, full_map_of, is_strided, operand_maps, result_maps, without
 from ..ir.iteration_space import IterationSpace, find_space, fits
 from ..ir.kernel_limits import LITTLE, MOST_INLINED, MOST_INPUTS, MOST_OPERATIONS, MOST_OUTPUTS
 from ..ir.product import result_layout
 from ..ir.stages import blamed
-from .group import FusionGroup, has_too_many_strided, same_kind
+from .group import FusionGroup, has_too_many_strided, is_collective, same_kind
 from .inlining import inlined, is_little, is_small
 
 _FEW = 16  # elements reduced to one, at least, for operations on the reduced values to count as small

@@ -15,8 +15,9 @@ from typing import TYPE_CHECKING
 import torch
 
 from ..ir.access import Access
+from ..ir.collectives import begins_collective
 from ..ir.gather import counts_up
-from ..ir.graph import Conv, Map, Operation, Reduce, Value, View
+from ..ir.graph import Call, Conv, Map, Operation, Reduce, Value, View
 from ..ir.index_maps import IndexMap, full_map_of, operand_maps
 from ..ir.iteration_space import IterationSpace, find_space, reduces_rows
 from ..ir.kernel_limits import (
@@ -335,6 +336,11 @@ def has_too_many_transposed(space: IterationSpace, inputs: Iterable[InputKey], c
     read = sum(space.kind(index_map) == "transposed" for _, _, index_map in inputs)
     written = sum(space.kind(index_map) == "transposed" for index_map in copies)
     return read > MOST_TRANSPOSED_READ or written > MOST_TRANSPOSED_WRITTEN
+
+
+def is_collective(operation: Operation | None) -> bool:
+    """True for a call that begins a collective."""
+    return isinstance(operation, Call) and begins_collective(operation.operator)
 
 
 def same_kind(group: FusionGroup, operations: Iterable[Operation]) -> bool:

@@ -115,8 +115,7 @@ class Operation(ABC):
 
     @property
     def is_ordered(self) -> bool:
-        """True if the order among other such operations matters: it draws from a generator, or is a collective, which
-        all processes must begin in one order."""
+        """True if all that are must keep their order: they draw from a generator, or begin collectives."""
         return False
 
     @abstractmethod
@@ -320,11 +319,6 @@ class Call(Operation):
 
         arguments = [*map(text_of, self.args), *(f"{name}={text_of(value)}" for name, value in self.kwargs.items())]
         return f"{self.operator.name()}({', '.join(arguments)})"
-
-
-def is_collective(operation: Operation | None) -> bool:
-    """True for a call that begins a collective."""
-    return isinstance(operation, Call) and begins_collective(operation.operator)
 
 
 def views_of(arguments) -> Iterator[View]:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import itertools
 
-from ...ir.graph import Operation, Value, is_collective
+from ...ir.graph import Operation, Value
 from ..greedy import Fusion
-from ..group import FusionGroup
+from ..group import FusionGroup, is_collective
 from ..schedule import reads_of, schedule
 from .candidates import Candidate
 from .components import Component
