@@ -138,6 +138,20 @@ def test_changed_afterwards():
     torch.testing.assert_close(x, theirs)
 
 
+@pytest.mark.parametrize("dim", [0, 1])
+@pytest.mark.parametrize("sizes", [(0, 5), (5, 0), (0, 0), (0, 4, 8)], ids=str)
+def test_parts_without_elements(sizes, dim):
+    def function(*tensors):
+        return torch.cat([(tensor * 2).sin() for tensor in tensors], dim) + 1, tensors[0].exp()
+
+    torch._dynamo.reset()
+    tensors = [torch.randn((size, 5) if dim == 0 else (5, size), requires_grad=True) for size in sizes]
+    found, expected = torch.compile(function, backend="reformer")(*tensors), function(*tensors)
+    torch.testing.assert_close(found, expected)
+    grads = [torch.autograd.grad(sum(map(torch.sum, each)), tensors) for each in (found, expected)]
+    torch.testing.assert_close(*grads)
+
+
 def test_part_of_nothing():
     """A part of one dimension and no elements, as a cache of keys begins."""
 

@@ -56,16 +56,18 @@ def _is_concat(call: Operation) -> bool:
         return False
     (result,) = call.results
     have_its_dims = all(len(view.layout.sizes) == len(result.layout.sizes) for view in call.args[0])
-    return result.dtype in FLOATS and result.layout.is_dense and have_its_dims
+    return result.dtype in FLOATS and result.layout.is_dense and result.layout.numel > 0 and have_its_dims
 
 
-def _parts(result: Value, views: list[View], dim: int = 0) -> list[View]:
-    """Slice of the result for each of the concatenated views."""
-    parts, offset, strides = [], 0, result.layout.strides
+def _parts(call: Call) -> list[tuple[View, View]]:
+    """The concatenated views that have elements, each with its slice of the result."""
+    (result,), views, *dims = call.results, *call.args
+    pairs, offset, strides, dim = [], 0, result.layout.strides, dims[0] if dims else 0
     for view in views:
-        parts.append(View(result, Layout(view.layout.sizes, strides, offset)))
+        if view.layout.numel:
+            pairs.append((view, View(result, Layout(view.layout.sizes, strides, offset))))
         offset += view.layout.sizes[dim] * strides[dim]
-    return parts
+    return pairs
 
 
 def _add(fusion: Fusion, group: FusionGroup, numbers: list[int]) -> bool:
@@ -74,7 +76,7 @@ def _add(fusion: Fusion, group: FusionGroup, numbers: list[int]) -> bool:
     calls = [fusion.extern_calls[number] for number in numbers]
     group.live_results -= {view.value for call in calls for view in call.operands} - _read(fusion, numbers)
     for call in calls:
-        for view, part in zip(call.args[0], _parts(call.results[0], *call.args), strict=True):
+        for view, part in _parts(call):
             if not _write(fusion, group, call, view, part):
                 group.restore(before)
                 return False
@@ -90,8 +92,8 @@ def _add_to_several(fusion: Fusion, number: int) -> None:
     saves bytes. The result is known after the last of these groups, so it counts as that group's."""
     call, read = fusion.extern_calls[number], _read(fusion, [number])
     before: dict[int, FusionGroup] = {}
-    copied, saved = [], 0
-    for view, part in zip(call.args[0], _parts(call.results[0], *call.args), strict=True):
+    parts, copied, saved = _parts(call), [], 0
+    for view, part in parts:
         maker = fusion.group_that_makes(view.value)
         if maker in fusion.groups:
             before.setdefault(maker, fusion.groups[maker].copy())
@@ -100,7 +102,7 @@ def _add_to_several(fusion: Fusion, number: int) -> None:
                 continue
         copied.append((view, part))
     copies: list[int | None] = []
-    if pays := len(copied) < len(call.args[0]) and saved >= _OF_LAUNCH * (len(copied) - 1):
+    if pays := len(copied) < len(parts) and saved >= _OF_LAUNCH * (len(copied) - 1):
         copies = [_copy(fusion, call, view, part) for view, part in copied]
     if not pays or None in copies:
         for maker, group in before.items():
@@ -162,7 +164,7 @@ def _write(fusion: Fusion, group: FusionGroup, call: Call, view: View, part: Vie
     if is_strided(index_map):
         if not add(fusion, group, Copy([operation], operation.inputs[0], index_map)):
             return False
-    elif not group.numel or part.layout.offset * source.dtype.itemsize % _ALIGNED:
+    elif part.layout.offset * source.dtype.itemsize % _ALIGNED:
         return False
     elif group.try_add_copies([operation], {}):  # the slice is in the group's own order
         fusion.group_of[operation] = group.number
