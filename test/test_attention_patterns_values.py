@@ -148,3 +148,22 @@ def test_masks_inside_of_learned_biases(name):
     expected = attention(q.double(), k.double(), v.double(), bias.double(), mask)
     torch.testing.assert_close(result.double(), expected, rtol=0.02, atol=0.03, equal_nan=True)
     assert result.isnan().any()
+
+
+MASKS_IN_FP16 = {
+    "sum": lambda scores, m: scores.float() + m + m.clone(),
+    "scaled": lambda scores, m: (scores.float() + m) * 2,
+}
+
+
+@pytest.mark.parametrize("name", MASKS_IN_FP16)
+def test_masks_in_fp16_of_scores_in_fp32(name):
+    """Twice the least number of fp16 is no infinity in fp32, so rows that are masked everywhere are not NaN."""
+    mask = torch.zeros(ROWS, KEYS, dtype=torch.float16)
+    mask[2] = torch.finfo(torch.float16).min
+    inputs = [torch.randn(BATCH, HEADS, *each).half() for each in ((ROWS, 8), (KEYS, 8), (KEYS, 8))]
+
+    def attention(q, k, v, m):
+        return attend(q, k, v, lambda scores: MASKS_IN_FP16[name](scores, m))
+
+    check(attention, [*inputs, mask], grads=False)

@@ -97,7 +97,7 @@ class Biases:
                 else:
                     uniform = rows
         elif masks:
-            mask, uniform = _safe(_sum([parts[term] for term in masks], add), masks, add)
+            mask, uniform = _safe(_sum([_as_scores(term, parts[term], add) for term in masks], add), masks, add)
             if bias is not None:
                 mask = add(torch.where, uniform, mask, add(torch.add, bias, mask))
             bias = mask
@@ -219,7 +219,15 @@ def _expanded(term: Term, count: int, add: Callable) -> Node:
         node = add("expand", node, full)
     if result != full:
         node = add(torch.reshape, node, result)
-    return node if term.factor == 1 or term.fill is not None else add(torch.mul, node, term.factor)
+    if term.factor == 1 or term.fill is not None:
+        return node
+    return add(torch.mul, _as_scores(term, node, add), term.factor)
+
+
+def _as_scores(term: Term, node: Node, add: Callable) -> Node:
+    """The term's tensor in the type of the scores, whose range low numbers in fp16 may leave if they are added up."""
+    dtype = term.scores.meta["example_value"].dtype
+    return node if node.meta["example_value"].dtype == dtype else add("to", node, dtype)
 
 
 def _flipped(term: Term, mask: Node, is_kept: bool, add: Callable) -> Node:
