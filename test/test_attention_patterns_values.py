@@ -167,3 +167,31 @@ def test_masks_in_fp16_of_scores_in_fp32(name):
         return attend(q, k, v, lambda scores: MASKS_IN_FP16[name](scores, m))
 
     check(attention, [*inputs, mask], grads=False)
+
+
+def added_in_place(q, k, v):
+    result = (q @ k.mT).softmax(-1) @ v
+    result += q
+    return result
+
+
+def written_through_a_view(q, k, v):
+    result = (q @ k.mT).softmax(-1) @ v
+    result.view(-1)[:4] = 0
+    return result
+
+
+@pytest.mark.parametrize("function", [added_in_place, written_through_a_view])
+def test_results_that_are_written_to(function):
+    """The backward of a call reads its result, that of a product does not."""
+    check(function, tensors(), plans=True)
+
+
+def test_results_that_are_written_to_behind_the_graph():
+    q, k, v = tensors()
+    with as_on_gpus():
+        result = torch.compile(attend, backend=reformer)(q, k, v)
+    result += 1
+    expected = torch.autograd.grad(attend(q, k, v).sum(), (q, k, v))
+    for one, other in zip(torch.autograd.grad(result.sum(), (q, k, v)), expected, strict=True):
+        torch.testing.assert_close(one, other, rtol=0.05, atol=0.05)

@@ -159,6 +159,13 @@ def _is_written(attention: WrittenAttention) -> bool:
     return False
 
 
+def _is_written_later(result: Node) -> bool:
+    """True if the graph, or what follows it, may write to a result."""
+    later = itertools.dropwhile(lambda node: node is not result, result.graph.nodes)
+    written = [node for other in later if may_write(other) for node in other.all_input_nodes]
+    return memory_of(result) in map(memory_of, written)
+
+
 def _is_mode(node: Node) -> bool:
     """True if operators behind the node may run in another mode than those before it."""
     return node.op == "call_function" and any(mode in str(node.target) for mode in _MODES)
@@ -204,7 +211,11 @@ def _replace(attention: WrittenAttention, biases: Biases) -> bool:
         new = add(torch.permute, new, attention.order)
     strides = result.meta["example_value"].stride()
     order = sorted(range(len(strides)), key=lambda d: -strides[d])
-    new = add("contiguous", new if order == sorted(order) else add(torch.permute, new, order))
+    new = new if order == sorted(order) else add(torch.permute, new, order)
+    if result.meta["example_value"].requires_grad and _is_written_later(result):
+        new = add("clone", new, memory_format=torch.contiguous_format)  # the call's backward reads its own result
+    else:
+        new = add("contiguous", new)
     if order != sorted(order):
         new = add(torch.permute, new, sorted(range(len(order)), key=order.__getitem__))
     result.replace_all_uses_with(new)
