@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch._ops import OpOverload
 from torch.fx import Graph, Node
 from torch.optim.swa_utils import AveragedModel
 from torch.overrides import TorchFunctionMode
@@ -81,7 +82,8 @@ class Average:
             Unaveraged: no plan has the update.
         """
         count = len(weights.averaged)
-        written: dict[Any, Any] = {node.args[0]: node.args[1] for node in _calls(graph, aten.copy_.default)}
+        copies: list[Any] = [copy.args for copy in _calls(graph, aten.copy_.default)]
+        written = {target: source for target, source, *_ in copies if not _is_updated(target)}
         updates = {written[node] for node in trained if node in written}  # they follow from gradients
         for node in _calls(graph, aten._foreach_copy_.default):
             written.update(zip(*node.args, strict=True))
@@ -96,9 +98,13 @@ class Average:
             module = traced(weights.update, inputs, "update_parameters()", is_checked=is_own)
         except Untraceable as why:
             raise Unaveraged(str(why)) from why
+        places = module.graph.find_nodes(op="placeholder")
         changed = {copy.args[0] for copy in _calls(module.graph, aten.copy_.default)}
-        if not changed.isdisjoint(module.graph.find_nodes(op="placeholder")[count:]):
+        if not changed.isdisjoint(places[count:]):
             raise Unaveraged("update_parameters() changes weights of the model")
+        own = [place for node, place in zip(nodes[:count], places, strict=False) if node in {*written, *trained}]
+        if any(map(_is_read, own)):
+            raise Unaveraged("the loss or the optimizer changes averages, too")
         inline(module, graph, inputs, late)
 
 
@@ -154,6 +160,18 @@ def _typed(values) -> list[tuple[type, Any]]:
 
 def _tensors(module: nn.Module) -> list[Tensor]:
     return list(dict.fromkeys([*module.parameters(), *module.buffers()]))
+
+
+def _is_read(place: Node) -> bool:
+    """True if more than a copy to the input is made."""
+    return any(user.target is not aten.copy_.default or user.args[1] is place for user in place.users)
+
+
+def _is_updated(node: Node) -> bool:
+    """True if an operator changes the input in place, as a fused update does. Copies follow the loss's own changes."""
+    copies = aten.copy_.default, aten._foreach_copy_.default
+    targets = [user.target for user in node.users if isinstance(user.target, OpOverload)]
+    return any(target._schema.is_mutable and target not in copies for target in targets)
 
 
 def _calls(graph: Graph, target: Callable) -> list[Node]:

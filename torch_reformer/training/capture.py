@@ -17,7 +17,7 @@ from ..compiler.joint_graph.whole_step import without_factor
 from .averaging import Average, Unaveraged, Weights
 from .data_parallel import DataParallel
 from .scaling import Scaling
-from .update import State, Update
+from .update import State, Update, like
 
 
 def clipped(grads: Sequence[Tensor], most: float) -> list[Tensor]:
@@ -94,6 +94,7 @@ class StepBackend:
         same = [(place, real[place]) for place in (first if weights else places)]
         at = {place: number for number, place in enumerate([*first, *[None] * len(extra), *rest])}
         results = len(_results(module))
+        layouts = _layouts([*state, *averaged])
 
         def step(*flat):
             inputs = [flat[at[place]] for place in range(len(real))]
@@ -104,7 +105,7 @@ class StepBackend:
                     grads = [sum + grad for sum, grad in zip(before, grads, strict=True)]
                 if self._replicas and self._is_last:
                     means = self._replicas.reduced(self._trained, params, grads)
-                    grads = [_like(mean, grad) for mean, grad in zip(means, grads, strict=True)]
+                    grads = [like(mean, grad) for mean, grad in zip(means, grads, strict=True)]
                 found = []
                 if scaling and self._is_last:
                     grads, bad = scaling.unscaled(grads, flat[tangent])
@@ -163,6 +164,8 @@ class StepBackend:
             scales = scaling.tensors(one.device) if scaling else (one,)
             if any(args[place] is not tensor for place, tensor in same) or (weights and weights.have_changed()):
                 raise ChangedParameters
+            if _layouts([*state, *averaged]) != layouts:  # Dynamo looks at the loss's inputs only
+                raise ChangedParameters
             with torch.no_grad():
                 flat = [*(args[place] for place in first), *sums, *state, *averaged, *scales]
                 flat += [args[place] for place in rest]
@@ -178,7 +181,7 @@ class StepBackend:
         return run
 
     def _sum(self, param: nn.Parameter) -> Tensor:
-        if param not in self._sums:
+        if param not in self._sums or _layouts([self._sums[param]]) != _layouts([param]):
             self._sums[param] = torch.zeros_like(param, requires_grad=False)
         return self._sums[param]
 
@@ -210,12 +213,12 @@ class StepBackend:
             loss = outputs[0] if self._share == 1 else outputs[0] * self._share
             grads = torch.autograd.grad(loss, list(leaves.values()), tangent.to(loss.dtype))
         with torch.no_grad():
-            shaped = [_like(grad, inputs[place]) for grad, place in zip(grads, places, strict=True)]
+            shaped = [like(grad, inputs[place]) for grad, place in zip(grads, places, strict=True)]
         return shaped, [output.detach() if isinstance(output, Tensor) else output for output in outputs]
 
 
 class ChangedParameters(Exception):
-    """The model has other parameters than those that its plan was made for."""
+    """The model has other parameters, or its state others in memory, than those that its plan was made for."""
 
 
 def _fake(value: Any, fake_mode: Any) -> Any:
@@ -224,6 +227,10 @@ def _fake(value: Any, fake_mode: Any) -> Any:
         return value
     context = TracingContext.get().tensor_to_context.get(value)
     return fake_mode.from_tensor(value, static_shapes=context is None, symbolic_context=context)
+
+
+def _layouts(tensors: Sequence[Tensor]) -> list[tuple]:
+    return [(tensor.stride(), tensor.dtype) for tensor in tensors]
 
 
 def _results(module: GraphModule) -> list[Any]:
@@ -242,10 +249,3 @@ def _detached(examples: list, places: list[int]) -> list:
 
 def _copied(value: Any) -> Any:
     return value.detach().clone() if isinstance(value, Tensor) else value
-
-
-def _like(grad: Tensor, param: Tensor) -> Tensor:
-    """The gradient with the strides of its parameter, as fused operators expect."""
-    if grad.stride() == param.stride():
-        return grad
-    return torch.empty_strided(param.shape, param.stride(), dtype=grad.dtype, device=grad.device).copy_(grad)

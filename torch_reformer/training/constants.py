@@ -15,19 +15,24 @@ _NUMBERS = int, float, complex, str, type(None), torch.dtype
 _TRUSTED = "torch", "math", "builtins", "typing", "functools", "itertools"
 
 
-def constants_of(function: Callable) -> Iterator[Any]:
+def constants_of(function: Callable, known: tuple[Callable, ...] = ()) -> Iterator[Any]:
     """Numbers and strings in closures, defaults and globals that a function and those that it calls read.
+
+    Args:
+        known: functions that call this one, whose numbers are not given again.
 
     Raises:
         Untraceable: they may read anything else, such as attributes of an object, which may change unnoticed.
     """
     values, is_trusted = _values(function)
+    known = (*known, function)
     for value in values:
         if isinstance(value, _NUMBERS):
             yield value
-        elif isinstance(value, (FunctionType, functools.partial)) and value is not function:
-            yield from constants_of(value)
-        elif not is_trusted and not _is_constant(value) and value is not function:
+        elif isinstance(value, (FunctionType, functools.partial)):
+            if value not in known:
+                yield from constants_of(value, known)
+        elif not is_trusted and not _is_constant(value):
             raise Untraceable(f"a function reads an object of the type {type(value).__name__}")
 
 

@@ -50,10 +50,17 @@ _UPDATES: dict[type, Callable] = {Adam: _adam, AdamW: _adam, SGD: _sgd, Adagrad:
 
 def is_fused(optimizer: Optimizer) -> bool:
     """True if PyTorch has a fused operator for the optimizer's update that reads its learning rate."""
-    if type(optimizer) not in _UPDATES:
+    params = [param for group in optimizer.param_groups for param in group["params"]]
+    if type(optimizer) not in _UPDATES or not all(map(_is_dense, params)):
         return False
-    params = [param for group in optimizer.param_groups for param in group["params"] if param.is_cuda]
+    params = [param for param in params if param.is_cuda]
     return not params or (type(optimizer) is not Adagrad and all(param.dtype != torch.float64 for param in params))
+
+
+def _is_dense(param: Tensor) -> bool:
+    """True if the parameter fills its memory, all of which fused operators update."""
+    last = sum((size - 1) * stride for size, stride in zip(param.shape, param.stride(), strict=True))
+    return not param.numel() or last + 1 == param.numel()
 
 
 class Fused(Update):

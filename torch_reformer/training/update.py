@@ -14,6 +14,13 @@ from torch.optim import Optimizer
 Owned = Sequence[tuple[nn.Parameter, Node, Node]]  # parameters, each with its node in a graph and its gradient's
 
 
+def like(tensor: Tensor, other: Tensor) -> Tensor:
+    """The tensor with the strides of another one, as fused operators expect."""
+    if tensor.stride() == other.stride():
+        return tensor
+    return torch.empty_strided(other.shape, other.stride(), dtype=tensor.dtype, device=tensor.device).copy_(tensor)
+
+
 class MissingState(Exception):
     """The optimizer has not made a parameter's state yet, or has made other state: its own step() does."""
 
@@ -96,6 +103,8 @@ class State:
                     raise MissingState
                 if value.device != param.device:  # a counter, which PyTorch keeps on the CPU
                     own[name] = value.to(param.device)
+                elif value.shape == param.shape:  # a checkpoint, or channels_last since, may give it other strides
+                    own[name] = like(value, param)
                 self._places.append((own, name))
             self._owners.append((param, own, len(own)))
             if update.has_constants:

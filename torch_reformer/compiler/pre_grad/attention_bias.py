@@ -5,7 +5,8 @@ a row here. Its bias is NaN if the user's scores are all -inf, whose softmax is 
 bias of the row is one number and its queries are zero, so that all weights are equal; such rows give scores no
 gradient. The bias holds no numbers below LOW, whose exponentials some kernels compute wrongly.
 
-Assumed: learned terms, which depend on a parameter, hold no masks but those that are seen in the graph."""
+Assumed: learned terms, which depend on a parameter, hold no masks but those that are seen in the graph; and scores of a
+row differ by less than 1e4, so that LOW masks as -inf does."""
 
 from __future__ import annotations
 
@@ -69,13 +70,13 @@ class Biases:
         return self.known[key]
 
     def _built(self, terms: tuple[Term, ...], sizes: tuple[int, ...], dtype: torch.dtype, add: Callable) -> Bias | None:
-        terms = tuple(self._as_fill(term) for term in terms if not self._is_zero(term.node))
+        terms = tuple(self._as_fill(term) for term in terms if not self._is_zero(term))
         fills = [term for term in terms if term.fill is not None]
         masks = [term for term in terms if term.fill is None and not self._is_bounded(term.node, term.factor)]
         learned = [term for term in terms if term.fill is None and term not in masks]
         if (fills and masks) or not _is_one(fills):
             return None
-        if learned and any(term.fill > min(map(_absorbing, terms)) for term in fills):
+        if learned and any(term.fill * term.factor > min(map(_absorbing, terms)) for term in fills):
             return None  # in rows that are masked everywhere, the learned terms may tell
         splits = [_split(leading_of(term), sizes) for term in terms]
         if None in splits:
@@ -96,7 +97,7 @@ class Biases:
                 else:
                     uniform = rows
         elif masks:
-            mask, uniform = _safe(_sum([parts[term] for term in masks], add), masks, add)
+            mask, uniform = _safe(_sum([_as_scores(term, parts[term], add) for term in masks], add), masks, add)
             if bias is not None:
                 mask = add(torch.where, uniform, mask, add(torch.add, bias, mask))
             bias = mask
@@ -114,8 +115,8 @@ class Biases:
             masked = masked | (~value if term.is_kept else value)
         return masked if masked.dim() else None
 
-    def _is_zero(self, node: Node) -> bool:
-        return operation(node) in ZEROS and memory_of(node) not in self.written
+    def _is_zero(self, term: Term) -> bool:
+        return not term.is_kept and operation(term.node) in ZEROS and memory_of(term.node) not in self.written
 
     def _as_fill(self, term: Term) -> Term:
         """A term that adds 0 or one low number, as a mask of scores that get the number."""
@@ -146,24 +147,33 @@ class Biases:
             operands = operands[1:] if node.op == "call_function" else operands[::2]
         elif name == "masked_fill":
             operands = operands[::2]
+        elif name in ("mul", "div") and len(operands) == 2 and not node.kwargs and None in map(number, operands[:1]):
+            by = number(operands[1])
+            if by is None:
+                return _is_learned(node)
+            return bool(by) and self._is_bounded(operands[0], factor * by if name == "mul" else factor / by)
+        elif name == "sub" and len(operands) == 2 and not node.kwargs:
+            return self._is_bounded(operands[0], factor) and self._is_bounded(operands[1], -factor)
         elif name != "add" or node.kwargs:
             return _is_learned(node)
         return all(self._is_bounded(each, factor) for each in operands)
 
 
 def _is_learned(node: Node) -> bool:
-    """True if a parameter is among what the numbers of the tensor are computed from."""
-    todo, seen = [node], {node}
+    """True if a parameter is among what the numbers of the tensor are computed from, and no large number, of which
+    masks are made."""
+    todo, seen, is_learned = [node], {node}, False
     while todo:
         each = todo.pop()
         fake = each.meta.get("example_value")
         if isinstance(fake, Tensor) and not fake.is_floating_point():
             continue
-        if each.op == "placeholder" and isinstance(fake, Tensor) and fake.requires_grad:
-            return True
+        is_learned |= each.op == "placeholder" and isinstance(fake, Tensor) and fake.requires_grad
+        if any(isinstance(part, float) and abs(part) > -LOW for part in (*each.args, *each.kwargs.values())):
+            return False
         todo += [source for source in each.all_input_nodes if source not in seen]
         seen.update(each.all_input_nodes)
-    return False
+    return is_learned
 
 
 def leading_of(term: Term) -> tuple[int, ...]:
@@ -209,7 +219,15 @@ def _expanded(term: Term, count: int, add: Callable) -> Node:
         node = add("expand", node, full)
     if result != full:
         node = add(torch.reshape, node, result)
-    return node if term.factor == 1 or term.fill is not None else add(torch.mul, node, term.factor)
+    if term.factor == 1 or term.fill is not None:
+        return node
+    return add(torch.mul, _as_scores(term, node, add), term.factor)
+
+
+def _as_scores(term: Term, node: Node, add: Callable) -> Node:
+    """The term's tensor in the type of the scores, whose range low numbers in fp16 may leave if they are added up."""
+    dtype = term.scores.meta["example_value"].dtype
+    return node if node.meta["example_value"].dtype == dtype else add("to", node, dtype)
 
 
 def _flipped(term: Term, mask: Node, is_kept: bool, add: Callable) -> Node:
@@ -232,7 +250,8 @@ def _safe(mask: Node, terms: list[Term], add: Callable) -> tuple[Node, Node]:
     """A mask of any numbers without low ones, and the rows whose weights are equal."""
     most = add(torch.amax, add("detach", mask), -1, True)
     is_finite = add(torch.gt, most, -math.inf)
-    shift = add(torch.where, add(torch.logical_and, is_finite, add(torch.lt, most, LOW)), most, 0.0)
+    is_low = add(torch.lt, most, LOW / 2)  # the clamp would cut off differences that tell
+    shift = add(torch.where, add(torch.logical_and, is_finite, is_low), most, 0.0)
     shifted = add(torch.clamp, add(torch.sub, mask, shift), LOW)
     uniform = add(torch.logical_and, is_finite, add(torch.lt, most, min(map(_absorbing, terms))))
     return add(torch.where, add(torch.eq, most, -math.inf), math.nan, shifted), uniform

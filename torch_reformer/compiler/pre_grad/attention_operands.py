@@ -54,7 +54,7 @@ def _sources(call: Node, arguments: dict[str, Any]) -> dict[str, Node]:
         copy = arguments[name]
         if not _is_contiguous(copy) or set(copy.users) != {call} or not _is_read_in_place(copy.args[0]):
             continue
-        if is_unwritten(copy, call, copy.args[0]):
+        if is_unwritten(copy, copy.args[0]):
             found[name] = copy.args[0]
     return found
 

@@ -48,7 +48,8 @@ def replace_written_attention(module: GraphModule) -> None:
     if any("sdpa_kernel" in str(node.target) for node in module.graph.nodes):
         return  # the user chooses kernels
     biases, is_changed = Biases(module.graph), False
-    for node in list(module.graph.nodes):
+    results = {node: found.result for node in module.graph.nodes if (found := _attention(node)) is not None}
+    for node in sorted(results, key=results.__getitem__):  # the bias of a call serves those behind it
         attention = _attention(node)
         if attention is not None and _is_supported(attention):
             is_changed = _replace(attention, biases) or is_changed
@@ -158,6 +159,13 @@ def _is_written(attention: WrittenAttention) -> bool:
     return False
 
 
+def _is_written_later(result: Node) -> bool:
+    """True if the graph, or what follows it, may write to a result."""
+    later = itertools.dropwhile(lambda node: node is not result, result.graph.nodes)
+    written = [node for other in later if may_write(other) for node in other.all_input_nodes]
+    return memory_of(result) in map(memory_of, written)
+
+
 def _is_mode(node: Node) -> bool:
     """True if operators behind the node may run in another mode than those before it."""
     return node.op == "call_function" and any(mode in str(node.target) for mode in _MODES)
@@ -184,9 +192,9 @@ def _replace(attention: WrittenAttention, biases: Biases) -> bool:
     bias = biases.bias_of(scores.terms, sizes, fake.dtype, modes, add) if scores.terms else Bias()
     if bias is None:
         return False
-    queries, of_queries = _unscaled(scores.queries, result)
-    keys, of_keys = _unscaled(scores.keys, result)
-    values, _ = _unscaled(attention.values, result, False)
+    queries, of_queries = _unscaled(scores.queries)
+    keys, of_keys = _unscaled(scores.keys)
+    values, _ = _unscaled(attention.values, scales=False)
     query, key, value = (_operand(view, sizes, fake.dtype, add) for view in (queries, keys, values))
     if bias.uniform is not None:
         query = add(torch.where, bias.uniform, 0.0, query)
@@ -203,7 +211,11 @@ def _replace(attention: WrittenAttention, biases: Biases) -> bool:
         new = add(torch.permute, new, attention.order)
     strides = result.meta["example_value"].stride()
     order = sorted(range(len(strides)), key=lambda d: -strides[d])
-    new = add("contiguous", new if order == sorted(order) else add(torch.permute, new, order))
+    new = new if order == sorted(order) else add(torch.permute, new, order)
+    if result.meta["example_value"].requires_grad and _is_written_later(result):
+        new = add("clone", new, memory_format=torch.contiguous_format)  # the call's backward reads its own result
+    else:
+        new = add("contiguous", new)
     if order != sorted(order):
         new = add(torch.permute, new, sorted(range(len(order)), key=order.__getitem__))
     result.replace_all_uses_with(new)
@@ -224,7 +236,7 @@ def _sizes(attention: WrittenAttention) -> tuple[int, ...]:
     return (math.prod(sizes[:-1]), sizes[-1]) if sizes else (1, 1)
 
 
-def _unscaled(view: View, result: Node, scales: bool = True) -> tuple[View, float]:
+def _unscaled(view: View, scales: bool = True) -> tuple[View, float]:
     """View of the source that the view copies, transposes and multiplies by numbers, for nothing else; and those
     numbers' product."""
     factor = 1.0
@@ -239,7 +251,7 @@ def _unscaled(view: View, result: Node, scales: bool = True) -> tuple[View, floa
         fakes = [each.meta["example_value"] for each in (node, source)]
         if by is None or not by > 0 or fakes[0].shape != fakes[1].shape or fakes[0].dtype != fakes[1].dtype:
             return view, factor
-        if not is_unwritten(node, result, source):
+        if not is_unwritten(node, source):
             return view, factor
         view, factor = View(source, view.order), factor * (1 / by if name == "div" else by)
 

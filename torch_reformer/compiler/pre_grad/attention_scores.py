@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import torch
 from torch.fx import Node
 
+from ..ir.fake_tensors import real_tensors
 from .products import Product, View, is_tensor, operation, product_of
 from .writes import may_write
 
@@ -55,20 +56,26 @@ def number(value: Any) -> float | None:
     if name not in _NUMBERS or len(value.args) <= _NUMBERS[name] or set(value.kwargs) & {"out"}:
         return None
     inner = value.args[_NUMBERS[name]]
-    return None if isinstance(inner, Node) else number(inner)
+    if isinstance(inner, Node) or number(inner) is None:
+        return None
+    with real_tensors():
+        return float(torch.tensor(inner, dtype=value.meta["example_value"].dtype))  # rounded as the user's
 
 
 def is_cast(node: Node) -> bool:
-    """True for a tensor in another type of floating point on the same device."""
+    """True for a tensor in another type of floating point, of 16 bits or more, on the same device."""
     if operation(node) not in _CASTS or not is_tensor(node) or not node.args or not is_tensor(node.args[0]):
         return False
     fakes = [each.meta["example_value"] for each in (node, node.args[0])]
-    return all(each.is_floating_point() for each in fakes) and fakes[0].device == fakes[1].device
+    is_wide = all(each.is_floating_point() and each.itemsize > 1 for each in fakes)
+    return is_wide and fakes[0].device == fakes[1].device
 
 
 def is_reshape(node: Node) -> bool:
     """True if only dimensions before the last two change, in the order of elements."""
     if operation(node) not in _RESHAPES or not is_tensor(node) or not node.args or not is_tensor(node.args[0]):
+        return False
+    if may_write(node):  # after which the source's node has the new sizes
         return False
     fake, source = (each.meta["example_value"] for each in (node, node.args[0]))
     return fake.dim() >= 2 and source.dim() >= 2 and fake.shape[-2:] == source.shape[-2:] and fake.dtype == source.dtype

@@ -7,7 +7,7 @@ from typing import NamedTuple
 from torch.fx import Node
 
 from .attention_calls import is_static
-from .writes import is_known
+from .writes import is_known, may_write
 
 _SWAPS = {"transpose", "swapaxes", "swapdims"}
 
@@ -75,8 +75,8 @@ def swapped(rank: int) -> tuple[int, ...]:
 
 def transposition(node: Node) -> tuple[int, ...] | None:
     """The order of its source's dimensions that a transposition has; None for other nodes."""
-    if not is_tensor(node) or not node.args or not is_tensor(node.args[0]) or node.kwargs:
-        return None
+    if not is_tensor(node) or not node.args or not is_tensor(node.args[0]) or node.kwargs or may_write(node):
+        return None  # also one in place, after which the source's node has the new sizes
     rank, name, arguments = node.meta["example_value"].dim(), operation(node), node.args[1:]
     if name == "getattr" and arguments == ("mT",):
         return swapped(rank)
@@ -105,7 +105,7 @@ def product_of(node: Node) -> Product | None:
             found = found._replace(scale=node.kwargs.get("alpha", 1), addend=addend if beta else None, factor=beta)
     elif name == "einsum" and not node.kwargs and len(arguments) == 3 and isinstance(arguments[0], str):
         found = _of_equation(*arguments)
-    if found is None or not is_tensor(node):
+    if found is None or not is_tensor(node) or may_write(node):
         return None
     shapes = found.left.shape, found.right.shape
     return found if shapes[0][:-2] == shapes[1][:-2] and shapes[0][-1] == shapes[1][-1] else None

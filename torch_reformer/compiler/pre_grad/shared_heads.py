@@ -27,7 +27,7 @@ def share_heads(module: GraphModule) -> None:
             continue
         if any(_heads(copy) != _heads(arguments["query"]) for copy in copies):
             continue
-        sources = [_source(copy, node) for copy in copies]
+        sources = [_source(copy) for copy in copies]
         if None in sources or len({_heads(source) for source in sources}) > 1:
             continue
         key, value = (_shared(copy, source) for copy, source in zip(copies, sources, strict=True))
@@ -48,7 +48,7 @@ def _is_of_gpu(query: Any) -> bool:
     return fake.dim() == 4 and fake.device.type == "cuda"
 
 
-def _source(copy: Node, call: Node) -> Node | None:
+def _source(copy: Node) -> Node | None:
     """The node whose elements a copy repeats for adjacent heads: of four dimensions, or of five, of which the third one
     has one element. None if the copy is another one, or if it is needed, as the source may be written to."""
     if copy.op not in ("call_method", "call_function"):
@@ -58,7 +58,7 @@ def _source(copy: Node, call: Node) -> Node | None:
         source = source.args[0]
     elif copy.target not in _REPEATS:
         return None
-    if not is_static(source) or not is_unwritten(copy, call, source):
+    if not is_static(source) or not is_unwritten(copy, source):
         return None
     sizes, whole = source.meta["example_value"].shape, tuple(copy.meta["example_value"].shape)
     if copy.target in _REPEATS:

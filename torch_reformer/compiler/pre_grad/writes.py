@@ -37,12 +37,11 @@ def may_write(node: Node) -> bool:
     return not known or in_place or node.target in _WRITES or "out" in node.kwargs or "inplace" in node.kwargs
 
 
-def is_unwritten(copy: Node, call: Node, source: Node) -> bool:
-    """True if a call, and its backward, may read the source of a copy instead: nothing writes to it in between, and it
-    is no memory of an input or a result of the graph, which may be written to before the backward reads it."""
-    graph = call.graph
-    ends = [node for node in graph.nodes if node.op == "placeholder"] + graph.output_node().all_input_nodes
-    places = {node: place for place, node in enumerate(graph.nodes)}
-    between = itertools.islice(graph.nodes, places[copy], places[call])
-    written = [node for other in between if may_write(other) for node in other.all_input_nodes]
-    return memory_of(source) not in {memory_of(node) for node in (*ends, *written)}
+def is_unwritten(copy: Node, source: Node) -> bool:
+    """True if a call behind a copy, and its backward, may read the source of the copy instead: nothing behind the copy
+    writes to it, and it is no memory of an input or a result of the graph, which may be written to before the backward
+    reads it."""
+    later = itertools.dropwhile(lambda node: node is not copy, copy.graph.nodes)  # also the output, which may write
+    written = [node for other in later if may_write(other) for node in other.all_input_nodes]
+    inputs = copy.graph.find_nodes(op="placeholder")
+    return memory_of(source) not in {memory_of(node) for node in (*inputs, *written)}
