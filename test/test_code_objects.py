@@ -1,6 +1,6 @@
 """Compiled kernels use no stack memory and spill no registers, and stay within limits of registers and shared memory.
 
-Tests take one kernel of each file and, in minutes, all that `make build` compiles for a package.
+Tests take one kernel of each file and, in minutes, all that `make build` compiles for most architectures.
 """
 
 import os
@@ -94,16 +94,27 @@ ALL = [each for file in FILES for each in for_architectures(file)]
 
 # The scope is the module, so that tests of one code object follow each other, and only one process compiles it.
 parts = pytest.mark.parametrize("part", ["one kernel", *slow("all")], scope="module")
+# All kernels of a file take minutes to compile; of gfx90a, they are alike gfx942's.
+of_files = pytest.mark.parametrize(
+    "file, arch, part",
+    [
+        *(pytest.param(*each.values, "one kernel", marks=each.marks) for each in ALL),
+        *(
+            pytest.param(*each.values, "all", marks=[*each.marks, pytest.mark.slow])
+            for each in ALL
+            if each.values[1] != "gfx90a"
+        ),
+    ],
+    scope="module",
+)
 
 
-@parts
-@pytest.mark.parametrize("file, arch", ALL, scope="module")
+@of_files
 def test_memory(file, arch, part):
     check_memory(compiled(file, arch, part))
 
 
-@parts
-@pytest.mark.parametrize("file, arch", ALL, scope="module")
+@of_files
 def test_registers(file, arch, part, request):
     if why := UNFINISHED.get(f"{file}.{arch}"):
         request.applymarker(pytest.mark.xfail(reason=why, strict=True, raises=AssertionError))
