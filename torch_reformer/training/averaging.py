@@ -7,11 +7,11 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch._ops import OpOverload
 from torch.fx import Graph, Node
 from torch.optim.swa_utils import AveragedModel
 from torch.overrides import TorchFunctionMode
 
+from ..compiler.ir.fx_utils import is_operator
 from .constants import constants_of
 from .swapping import places_of, swapped
 from .tracing import check_apart, inline, postponed, traced
@@ -170,7 +170,7 @@ def _is_read(place: Node) -> bool:
 def _is_updated(node: Node) -> bool:
     """True if an operator changes the input in place, as a fused update does. Copies follow the loss's own changes."""
     copies = aten.copy_.default, aten._foreach_copy_.default
-    targets = [user.target for user in node.users if isinstance(user.target, OpOverload)]
+    targets = [user.target for user in node.users if is_operator(user)]
     return any(target._schema.is_mutable and target not in copies for target in targets)
 
 
