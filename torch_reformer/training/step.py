@@ -204,7 +204,7 @@ class TrainingStep:
         return joined(results)
 
     def reason_to_begin_anew(self, error: BaseException) -> Exception | None:
-        """What the error says that is another way for the next step, which makes its functions anew, and their sums."""
+        """The error, or its cause, if another plan may do. The next step then makes its functions, and sums, anew."""
         from .capture import ChangedParameters
 
         for reason in (error, error.__cause__, getattr(error, "inner_exception", None)):

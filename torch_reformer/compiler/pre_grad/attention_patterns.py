@@ -8,14 +8,14 @@ computed in fp32, whatever type it had. Rows that are masked everywhere: attenti
 
 from __future__ import annotations
 
-import itertools
+import bisect
 import math
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
-from torch.fx import GraphModule, Node, map_arg
+from torch.fx import Graph, GraphModule, Node, map_arg
 
 from ...runtime.dtypes import NARROW
 from ..ir.attention_choice import is_worth_a_call
@@ -47,12 +47,12 @@ def replace_written_attention(module: GraphModule) -> None:
     """Change Dynamo's graph."""
     if any("sdpa_kernel" in str(node.target) for node in module.graph.nodes):
         return  # the user chooses kernels
-    biases, is_changed = Biases(module.graph), False
+    biases, order, is_changed = Biases(module.graph), _Order(module.graph), False
     results = {node: found.result for node in module.graph.nodes if (found := _attention(node)) is not None}
     for node in sorted(results, key=results.__getitem__):  # the bias of a call serves those behind it
         attention = _attention(node)
-        if attention is not None and _is_supported(attention):
-            is_changed = _replace(attention, biases) or is_changed
+        if attention is not None and _is_supported(attention) and not order.is_written(attention):
+            is_changed = _replace(attention, biases, order) or is_changed
     if is_changed:
         module.recompile()
 
@@ -137,33 +137,45 @@ def _is_supported(attention: WrittenAttention) -> bool:
     mask = "bias_grad" if any(needs_grad) else "bias" if scores.terms else "none"
     batch = math.prod(sizes[:-1]), sizes[-1]
     case = Attention(*batch, 1, rows, keys, sum(heads) // 2, mask, bool(attention.dropout), is_shared=False)
-    return is_worth_a_call(case, fakes[0].device, fakes[0].requires_grad) and not _is_written(attention)
+    return is_worth_a_call(case, fakes[0].device, fakes[0].requires_grad)
 
 
-def _is_written(attention: WrittenAttention) -> bool:
-    """True if the call, at the place of the last product, might read another value than the user's operators do, or run
-    in another mode."""
-    scores, memories, begun = attention.scores, set(), False
-    masks = {term.node for term in scores.terms}
-    for node in itertools.takewhile(lambda node: node is not attention.result, attention.result.graph.nodes):
-        if begun and _is_mode(node):
+class _Order:
+    """Places of a graph's nodes, of those that may write to tensors, and of those after which operators may run in
+    another mode. They are found once for all attention of the graph."""
+
+    def __init__(self, graph: Graph):
+        self._places = {node: place for place, node in enumerate(graph.nodes)}
+        fixed = ("placeholder", "get_attr")
+        self._writers = [node for node in graph.nodes if node.op not in fixed and may_write(node)]
+        self._modes = [place for node, place in self._places.items() if _is_mode(node)]
+
+    def modes_before(self, node: Node) -> int:
+        return bisect.bisect_left(self._modes, self._places[node])
+
+    def is_written(self, attention: WrittenAttention) -> bool:
+        """True if the call, at the place of the last product, might read another value than the user's operators do, or
+        run in another mode."""
+        scores, first = attention.scores, attention.scores.chain[0]
+        if self.modes_before(first) != self.modes_before(attention.result):
             return True
-        if node not in attention.chain and node.op not in ("placeholder", "get_attr") and may_write(node):
-            if memories & {memory_of(each) for each in node.all_input_nodes}:
-                return True
-        if node in masks:  # the bias of several calls is computed once
-            memories.add(memory_of(node))
-        if node is scores.chain[0]:
-            memories |= {memory_of(scores.queries.node), memory_of(scores.keys.node)}
-            begun = True
-    return False
+        # The bias of several calls is computed once, when its masks are known.
+        read = {(memory_of(term.node), self._places.get(term.node, -1)) for term in scores.terms}
+        read |= {(memory_of(view.node), self._places[first]) for view in (scores.queries, scores.keys)}
+        for writer in self._writers:
+            place = self._places[writer]
+            if place >= self._places[attention.result]:
+                return False
+            if writer not in attention.chain:
+                written = {memory_of(each) for each in writer.all_input_nodes}
+                if any(memory in written and since < place for memory, since in read):
+                    return True
+        return False
 
-
-def _is_written_later(result: Node) -> bool:
-    """True if the graph, or what follows it, may write to a result."""
-    later = itertools.dropwhile(lambda node: node is not result, result.graph.nodes)
-    written = [node for other in later if may_write(other) for node in other.all_input_nodes]
-    return memory_of(result) in map(memory_of, written)
+    def is_written_later(self, result: Node) -> bool:
+        """True if the graph, or what follows it, may write to a result."""
+        later = [writer for writer in self._writers if self._places[writer] > self._places[result]]
+        return memory_of(result) in {memory_of(each) for writer in later for each in writer.all_input_nodes}
 
 
 def _is_mode(node: Node) -> bool:
@@ -171,7 +183,7 @@ def _is_mode(node: Node) -> bool:
     return node.op == "call_function" and any(mode in str(node.target) for mode in _MODES)
 
 
-def _replace(attention: WrittenAttention, biases: Biases) -> bool:
+def _replace(attention: WrittenAttention, biases: Biases, order: _Order) -> bool:
     """Replace the attention by a call. False if its masks have no simple form."""
     graph, result, scores = attention.result.graph, attention.result, attention.scores
     fake = scores.chain[0].meta["example_value"]
@@ -188,7 +200,7 @@ def _replace(attention: WrittenAttention, biases: Biases) -> bool:
         return node
 
     sizes = _sizes(attention)
-    modes = sum(map(_is_mode, itertools.takewhile(lambda node: node is not result, graph.nodes)))
+    modes = order.modes_before(result)
     bias = biases.bias_of(scores.terms, sizes, fake.dtype, modes, add) if scores.terms else Bias()
     if bias is None:
         return False
@@ -210,14 +222,14 @@ def _replace(attention: WrittenAttention, biases: Biases) -> bool:
     if attention.order != tuple(range(len(attention.order))):
         new = add(torch.permute, new, attention.order)
     strides = result.meta["example_value"].stride()
-    order = sorted(range(len(strides)), key=lambda d: -strides[d])
-    new = new if order == sorted(order) else add(torch.permute, new, order)
-    if result.meta["example_value"].requires_grad and _is_written_later(result):
+    dims = sorted(range(len(strides)), key=lambda d: -strides[d])
+    new = new if dims == sorted(dims) else add(torch.permute, new, dims)
+    if result.meta["example_value"].requires_grad and order.is_written_later(result):
         new = add("clone", new, memory_format=torch.contiguous_format)  # the call's backward reads its own result
     else:
         new = add("contiguous", new)
-    if order != sorted(order):
-        new = add(torch.permute, new, sorted(range(len(order)), key=order.__getitem__))
+    if dims != sorted(dims):
+        new = add(torch.permute, new, sorted(range(len(dims)), key=dims.__getitem__))
     result.replace_all_uses_with(new)
     _erase(attention)
     return True
