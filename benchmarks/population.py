@@ -1,5 +1,6 @@
 """Compares training steps of models that a seed draws from many families (model_list.py): PyTorch, torch.compile and
-this backend, the compilers also in CUDA graphs. bf16 autocast, channels_last images, fused AdamW.
+this backend, the compilers also in CUDA graphs; on request also with a compiled update, and training_step (sides of
+train_models.py). bf16 autocast, channels_last images, fused AdamW.
 
 Some models compile side by side, a process each, so times of first steps are those of busy machines. Then each of them
 is timed alone, its sides in turns. A table says which kinds of kernels take how long by torch.compile and by this
@@ -34,6 +35,15 @@ from train_models import Times, add_times, prepare
 from torch_reformer.tuning.workload import device_name, usable_device
 
 SIDES = ("torch", "compiled", "reformer", "compiled_graphed", "reformer_graphed")
+PAIRS = (  # peers, and what is compared with them
+    ("torch", "reformer"),
+    ("compiled", "reformer"),
+    ("compiled_graphed", "reformer_graphed"),
+    ("compiled_update", "reformer_step"),
+    ("compiled_graphed_update", "reformer_step_graphed"),
+    ("reformer", "reformer_step"),
+    ("reformer_graphed", "reformer_step_graphed"),
+)
 KINDS = {  # by what is in a kernel's name, the first that fits
     "optimizer": "multi_tensor_apply",
     "attention": "flash|fmha|attention|sdpa",
@@ -131,16 +141,15 @@ def main() -> int:
             ms = [found.kinds.get(side, {}).get(kind, 0.0) for side in ("compiled", "reformer")]
             if max(ms) > 0.02 * max(step.values()):
                 print(f"|   {kind}, ms of kernels: compiled, reformer | {ms[0]:.2f} | {ms[1]:.2f} |", flush=True)
-        pairs = {"torch": "reformer", "compiled": "reformer", "compiled_graphed": "reformer_graphed"}
-        for peer, ours in pairs.items():
+        for peer, ours in PAIRS:
             if peer in step and ours in step:
-                over.setdefault(peer, {})[name] = step[peer] / step[ours]
+                over.setdefault(f"{ours} over {peer}", {})[name] = step[peer] / step[ours]
         rows += rows_of(name, found, device)
         if options.csv:
             write_csv(options.csv, rows)
-    for peer, ratios in over.items():
+    for pair, ratios in over.items():
         worst = min(ratios, key=ratios.__getitem__)
-        print(f"over {peer}: {geomean(ratios.values()):.3f} of {len(ratios)}, least {ratios[worst]:.2f} ({worst})")
+        print(f"{pair}: {geomean(ratios.values()):.3f} of {len(ratios)}, least {ratios[worst]:.2f} ({worst})")
     print(f"{failed} failures of {len(names)}; {time.time() - start:.0f} s")
     return int(bool(failed))
 

@@ -1,7 +1,8 @@
 """Times training steps of models (models.py) by several sides, interleaved, and compares their losses.
 
 The sides are PyTorch, PyTorch under ``torch_reformer.enable``, after ``torch_reformer.convert`` and after
-``torch_reformer.fuse``, and ``torch.compile`` with either backend, also in CUDA graphs. On a GPU it also measures the
+``torch_reformer.fuse``, ``torch.compile`` with either backend, also in CUDA graphs and with a compiled update, and
+``torch_reformer.training_step``. On a GPU it also measures the
 CPU time of a step whose kernels are not waited for, and the kernels' time.
 
 All sides have the same weights, batches and random numbers, and channels_last tensors. The time of the first step
@@ -71,13 +72,46 @@ class Training:
     def _step(self) -> None:
         number = len(self.losses)
         torch.manual_seed(number)  # dropout, stochastic depth
-        batch = self.batches[number % len(self.batches)]
-        with torch.autocast(self.device.type, dtype=torch.bfloat16, enabled=self.dtype == torch.bfloat16):
+        loss = self.update(self.batches[number % len(self.batches)])
+        self.losses.append(loss.detach().clone())  # copied because a CUDA graph's next replay writes to the same memory
+
+    def autocast(self) -> torch.autocast:
+        return torch.autocast(self.device.type, dtype=torch.bfloat16, enabled=self.dtype == torch.bfloat16)
+
+    def update(self, batch: tuple[torch.Tensor, ...]) -> torch.Tensor:
+        """Train with a batch, and give its loss."""
+        with self.autocast():
             loss = self.loss(self.model, *batch)
         self.optimizer.zero_grad(set_to_none=True)
         loss.backward()
         self.optimizer.step()
-        self.losses.append(loss.detach().clone())  # copied because a CUDA graph's next replay writes to the same memory
+        return loss
+
+
+class CompiledUpdate(Training):
+    """Training whose optimizer's update is compiled, too, by torch.compile's default backend."""
+
+    def __init__(self, *args):
+        super().__init__(*args)
+        for group in self.optimizer.param_groups:  # as PyTorch advises: the compiler fuses, and counters are on the GPU
+            group.update({name: value for name, value in (("fused", False), ("capturable", True)) if name in group})
+        self.optimizer.step = torch.compile(self.optimizer.step)
+
+
+class WholeStep(Training):
+    """Training whose steps are one plan each."""
+
+    def __init__(self, *args, mode: str | None = None):
+        super().__init__(*args)
+
+        def loss(model: torch.nn.Module, *batch: torch.Tensor) -> torch.Tensor:
+            with self.autocast():
+                return self.loss(model, *batch)
+
+        self.whole = torch_reformer.training_step(self.model, loss, self.optimizer, mode=mode)
+
+    def update(self, batch: tuple[torch.Tensor, ...]) -> torch.Tensor:
+        return self.whole(*batch)
 
 
 def converted(model: torch.nn.Module) -> torch.nn.Module:
@@ -117,6 +151,17 @@ SIDES = {
     "reformer_graphed": functools.partial(torch.compile, backend="reformer", mode="reduce-overhead"),
 }
 
+for _name in ("compiled", "compiled_graphed"):
+    SIDES[f"{_name}_update"] = SIDES[_name]
+SIDES["reformer_step"] = SIDES["reformer_step_graphed"] = SIDES["torch"]
+# Kinds of training, if others than Training.
+KINDS: dict[str, Callable[..., Training]] = {
+    "compiled_update": CompiledUpdate,
+    "compiled_graphed_update": CompiledUpdate,
+    "reformer_step": WholeStep,
+    "reformer_step_graphed": functools.partial(WholeStep, mode="reduce-overhead"),
+}
+
 
 def peak_bytes(device: torch.device) -> int:
     return torch.cuda.max_memory_allocated(device) if device.type == "cuda" else 0
@@ -154,7 +199,7 @@ def prepare(
     size = sum(each.nbytes for each in batches[0])
     batches += [what.batch() for _ in range(min(DIFFERENT, max(2, BATCHES_BYTES // size)) - 1)]
     sides = {
-        side: Training(
+        side: KINDS.get(side, Training)(
             SIDES[side](distributed(copy.deepcopy(what.model), device, sharded)),
             what,
             batches,
