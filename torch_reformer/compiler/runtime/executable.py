@@ -62,7 +62,7 @@ class Executable(Compiled):
         self._scaled = _scaled(graph)
 
     def __getstate__(self) -> dict[str, Any]:
-        left = "graph", "fusion", "tables", "_number"
+        left = "graph", "fusion", "tables", "_number", "_ahead"
         return {name: value for name, value in vars(self).items() if name not in left}
 
     def is_loaded(self) -> None:
@@ -70,8 +70,8 @@ class Executable(Compiled):
         self.report_to(reporting())
 
     def start(self) -> None:
-        """Compile the plan's kernels."""
-        precompile(self.emitted)
+        """Begin to compile the plan's kernels. The next graph is planned meanwhile."""
+        self._ahead = precompile(self.emitted)
         assert len(self.tables) == len(self.emitted.tables)  # made now, as a CUDA graph may be captured next
         self._number = self.plan.number
 
@@ -100,7 +100,15 @@ class Executable(Compiled):
         other.emitted, other._number = dataclasses.replace(self.emitted, plan=plan), plan.number
         return other
 
+    def wait(self) -> None:
+        """Return once the plan's kernels are compiled."""
+        if self._ahead is not None:
+            self._ahead.wait()
+            self._ahead = None
+
     def __call__(self, args: list) -> list:
+        if self._ahead is not None:
+            self.wait()
         tensors = args if self._has_only_tensors else [args[place] for place in self._tensors]
         if tensors is not args:
             args.clear()
