@@ -15,6 +15,7 @@ from torch.fx import GraphModule
 from ...operators import run_plan
 from ...operators.dispatch import is_observed
 from ...runtime import aten
+from ...runtime.compile_ahead import Ahead
 from ...runtime.plan import Plan
 from ..analysis.report import Report
 from ..codegen.emit_plan import EmittedPlan
@@ -39,6 +40,8 @@ class Executable(Compiled):
         constants: tensors that the plan takes after the graph's own inputs.
         fixed: for each output of the graph that is no tensor, its value in a tuple; None for tensors.
     """
+
+    _ahead: Ahead | None = None  # kernels that are being compiled
 
     def __init__(
         self,
