@@ -21,7 +21,7 @@ inline StitchPlacement stitch_placement(const Placement& of) {
     placed.line[i] = int(of.of_line[size_t(i)].stride);
   }
   if (of.column_digits) placed.of_column = make_divider(int(of.of_column[0].count));
-  placed.column = int(of.of_column[of.is_transposed() && of.column_digits == 1 ? 0 : 1].stride);
+  placed.column = int(of.of_column[of.is_transposed() && of.packed() == 1 ? 0 : 1].stride);
   return placed;
 }
 
