@@ -19,8 +19,8 @@ struct Placement {
   static constexpr int64_t kMostPacked = 4;  // adjacent columns of a transposed tensor
   // The least significant digit first. The column's first digit has stride 1; a tensor whose columns are all equal
   // has no column digits. In a transposed tensor the line's first digit has stride 1, and the column is a single digit
-  // with another stride, and maybe one of stride 0 for columns that repeat; or the column's first digit has stride 1, and
-  // its count is the stride of the line's.
+  // with another stride, and maybe one of stride 0 for columns that repeat; or the column's first digit has stride 1,
+  // and its count is the stride of the line's.
   std::array<Digit, kMostOfLine> of_line{};
   std::array<Digit, kMostOfColumn> of_column{};
   int8_t line_digits = 0, column_digits = 0;

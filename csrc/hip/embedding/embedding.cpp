@@ -10,9 +10,9 @@
 namespace reformer {
 namespace {
 
-// Blocks read all ids, twice. With more bytes of ids, PyTorch's kernels, which sort them, are faster.
+// Blocks read all ids, at most twice. With more bytes of ids, PyTorch's kernels, which sort them, are faster.
 constexpr int64_t kMostScanned = int64_t{1} << 29;
-constexpr int64_t kMostY = 65535;  // blocks along y
+constexpr int64_t kMostY = 65535;               // blocks along y
 constexpr int64_t kCached = int64_t{32} << 20;  // bytes that a second-level cache may still have for the next kernels
 
 const gpu::Kernel* kernel_of(const char* type, const char* ids, int elements) {

@@ -82,9 +82,9 @@ struct EmbeddingGrad {
     }
   }
 
-  // Lists the hits of these rows in the order of the ids, if there is room for them, and returns their number. Each warp
-  // lists its hits in a place of its own, and moves them up once all warps' numbers are known. Where a warp has more of
-  // them than its place has room for, all ids are read again.
+  // Lists the hits of these rows in the order of the ids, if there is room for them, and returns their number. Each
+  // warp lists its hits in a place of its own, and moves them up once all warps' numbers are known. Where a warp has
+  // more of them than its place has room for, all ids are read again.
   DEVICE int list(int part, int log) {
     constexpr int kPlace = kHits / kWarps, kRounds = (kPlace + kWarp - 1) / kWarp;
     const Range own = share_of(p.count);

@@ -304,7 +304,8 @@ DEVICE long long place(const StitchPlacement& of, int line, int column) {
   return kColumns ? at + column : at;
 }
 
-// The address of an element of a transposed tensor, at the first of kPacked adjacent columns. kPacked 0: columns repeat.
+// The address of an element of a transposed tensor, at the first of kPacked adjacent columns. kPacked 0: columns
+// repeat.
 template <int kLines, int kPacked>
 DEVICE long long transposed_place(const StitchPlacement& of, int line, int column) {
   if constexpr (kPacked == 0) divide_with_rest(column, of.of_column);

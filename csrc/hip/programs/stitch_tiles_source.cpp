@@ -71,8 +71,8 @@ void StitchWriter::tile() {
     else if (is_by_lines(of))
       body_ << "      " << held(i) << ".widen(i, " << to << ");\n";
     else if (has_more(i))
-      body_ << "      {\n        auto sum = " << held(i) << "[i];\n        if (more" << i << "[i]) " << read_more_text(i, "sum", "AllOfGroup{}")
-            << "        sum.widen(" << to << ");\n      }\n";
+      body_ << "      {\n        auto sum = " << held(i) << "[i];\n        if (more" << i << "[i]) "
+            << read_more_text(i, "sum", "AllOfGroup{}") << "        sum.widen(" << to << ");\n      }\n";
     else
       body_ << "      " << held(i) << "[i].widen(" << to << ");\n";
   });
