@@ -134,7 +134,11 @@ def placed_tensors(tested: Program, size, dtype, way: str) -> tuple[Tensor, list
     The full-size input is strided in this way, other inputs repeat elements, and images share their row values.
     """
     acc, everything = acc_for(size, dtype, "nhwc"), tensors_for(size, dtype, "nhwc")
-    places = {"full": {**PLACES, **TURNED, **TURNED_TWICE}[way], "half": REPEATED["an image"], "mask": REPEATED["channels of images"]}
+    places = {
+        "full": {**PLACES, **TURNED, **TURNED_TWICE}[way],
+        "half": REPEATED["an image"],
+        "mask": REPEATED["channels of images"],
+    }
     there, dense = [], []
     for name in tested.inputs:
         tensor = everything[name]
