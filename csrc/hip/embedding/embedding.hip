@@ -86,7 +86,7 @@ struct EmbeddingGrad {
   // warp lists its hits in a place of its own, and moves them up once all warps' numbers are known. Where a warp has
   // more of them than its place has room for, all ids are read again.
   DEVICE int list(int part, int log) {
-    constexpr int kPlace = kHits / kWarps, kRounds = (kPlace + kWarp - 1) / kWarp;
+    constexpr int kRounds = kHits / kWarps / kWarp, kPlace = kRounds * kWarp;
     const Range own = share_of(p.count);
     Hit* const place = shared.hits + warp * kPlace;
     int count = 0;
@@ -105,14 +105,17 @@ struct EmbeddingGrad {
       if (shared.count[i] > most) most = shared.count[i];
     }
     if (most <= kPlace) {
-      Hit some[kRounds];
+      int at[kRounds], row[kRounds];
       UNROLL
-      for (int i = 0; i < kRounds; ++i)
-        if (i * kWarp + lane < count) some[i] = place[i * kWarp + lane];
+      for (int i = 0; i < kRounds; ++i) {
+        const int own = i * kWarp + lane;
+        at[i] = own < count ? place[own].at : 0;
+        row[i] = own < count ? place[own].row : 0;
+      }
       barrier();
       UNROLL
       for (int i = 0; i < kRounds; ++i)
-        if (i * kWarp + lane < count) shared.hits[before + i * kWarp + lane] = some[i];
+        if (const int own = i * kWarp + lane; own < count) shared.hits[before + own] = {at[i], row[i]};
     } else if (all <= kHits) {
       scan<kIds>(part, log, own, [&](Ballot found, int at, int row) {
         if (row >= 0) shared.hits[before + bits_below(found, lane)] = {at + lane, row};
