@@ -300,9 +300,9 @@ inline void launch_tiles(StitchConfig& config, const ProgramShape& shape, const 
   a.image_parts = ceil_div(a.image_lines, tiles * down);
   if (needs.reductions)
     a.image_parts = std::clamp(a.image_parts, 1, std::max(1, multiprocessors * 16 / (groups * images)));
-  // A kernel that adds up two parts of a plane takes longer than blocks that are not quite as many as run at once.
-  if (needs.of_planes == needs.reductions && needs.of_planes && groups * images >= 3 * multiprocessors)
-    a.image_parts = 1;
+  // A kernel that adds up two parts of a small plane takes longer than what blocks with one part leave idle.
+  const bool has_planes_only = needs.reductions && needs.of_planes == needs.reductions;
+  if (has_planes_only && a.image_parts == 2 && groups * images >= 3 * multiprocessors) a.image_parts = 1;
   launch_groups(config, needs, images, groups);
 }
 
