@@ -1,22 +1,22 @@
-"""First steps of optimizers without state run by the plan, if their state begins without a history."""
+"""First steps of optimizers without state: by the plan, or by two plans if only step() can make the state."""
 
 import copy
 import functools
+from contextlib import nullcontext
 
 import pytest
 import torch
 from test_training_failures import Net, failing
-from test_training_step import OPTIMIZERS, Own, batches, eager, loss_of, net, quiet, same, tensors  # noqa: F401
+from test_training_optimizers import Numbers
+from test_training_step import OPTIMIZERS, batches, eager, loss_of, net, quiet, same, tensors  # noqa: F401
 from torch import optim
 
 import torch_reformer
 
-PLANNED = {name: make for name, make in OPTIMIZERS.items() if name not in ("sgd", "adagrad")}
-PLANNED |= {
+MAKES = {name: make for name, make in OPTIMIZERS.items() if name not in ("sgd", "adagrad")}
+MAKES |= {
     "rate as a tensor": lambda params: optim.Adam(params, torch.tensor(1e-2, dtype=torch.float64)),
     "maximize": functools.partial(optim.SGD, lr=0.05, momentum=0.9, maximize=True),
-}
-APART = {
     "dampening": functools.partial(optim.SGD, lr=0.05, momentum=0.9, dampening=0.1),
     "traced": functools.partial(optim.RMSprop, lr=1e-3),
 }
@@ -35,23 +35,20 @@ def with_eager_calls(loss):
 
 
 @pytest.mark.parametrize("options", [{}, {"accumulate": 2}, {"keep_grads": True}])
-@pytest.mark.parametrize("name", PLANNED | APART)
+@pytest.mark.parametrize("name", MAKES)
 def test_state_after_the_first_step(name, options):
     """Has the same names in the same order as PyTorch's, also where it makes the state."""
     one, other = net(), net()
-    first, second = (PLANNED | APART)[name](one.parameters()), (PLANNED | APART)[name](other.parameters())
+    first, second = MAKES[name](one.parameters()), MAKES[name](other.parameters())
     loss, calls = with_eager_calls(loss_of)
     step = torch_reformer.training_step(other, loss, second, **options)
-    data = batches(3)
-    for count, batch in enumerate(data):
+    for batch in batches(3):
         same([step(*batch)], eager(one, first, loss_of, [batch], accumulate=options.get("accumulate", 1)))
         expected, actual = first.state_dict()["state"], second.state_dict()["state"]
         assert [[*own] for own in actual.values()] == [[*own] for own in expected.values()]
         same(actual, expected)
         same([*other.state_dict().values()], [*one.state_dict().values()])
-        if count == 0:
-            assert calls[0] == (options.get("accumulate", 1) if name in APART else 0)
-    assert step.reason is None
+    assert step.reason is None and not calls[0]
 
 
 def test_groups_of_which_one_begins_by_pytorch():
@@ -116,7 +113,7 @@ def test_a_first_step_that_fails(name):
     for goes_on_by_plan in (True, False):
         one = Net()
         other = copy.deepcopy(one)
-        first, second = PLANNED[name](one.parameters()), PLANNED[name](other.parameters())
+        first, second = OPTIMIZERS[name](one.parameters()), OPTIMIZERS[name](other.parameters())
         step = torch_reformer.training_step(other, loss_of, second)
         failing[0] = True
         try:
@@ -133,3 +130,24 @@ def test_a_first_step_that_fails(name):
         else:
             eager(other, second, loss_of, data[1:])
         same(tensors(other, second), tensors(one, first))
+
+
+@pytest.mark.parametrize("make", [functools.partial(optim.RMSprop, lr=1e-3), Numbers])
+def test_steps_that_begin_anew(make):
+    """Another parameter gets a gradient, or no plan has the update: the plan is made after a step by two plans."""
+    one, other = net(), net()
+    first, second = make(one.parameters()), make(other.parameters())
+    uses = [False]
+
+    def loss(model, x, y):
+        value = loss_of(model, x, y)
+        return value + model.unused(x[:, 0, :2, 0]).square().mean() if uses[0] else value
+
+    counted, calls = with_eager_calls(loss)
+    step = torch_reformer.training_step(other, counted, second)
+    with pytest.warns(UserWarning, match="cannot be traced") if make is Numbers else nullcontext():
+        for number, batch in enumerate(batches(6)):
+            uses[0] = number >= 3
+            same([step(*batch)], eager(one, first, loss, [batch]))
+    assert calls[0] == 0 and step.reason is None
+    same(tensors(other, second), tensors(one, first))
