@@ -18,7 +18,7 @@ from .data_parallel import DataParallel, without_sync
 from .fused import Fused, is_fused
 from .micro_batches import joined, parts
 from .scaling import Scaling
-from .two_plans import by_two_plans, with_own_code
+from .two_plans import TwoPlans, with_own_code
 from .update import MissingState, Untraceable, Update, settings, trained, why_apart
 
 if TYPE_CHECKING:
@@ -57,8 +57,7 @@ class TrainingStep:
         self._budget, self._keeps = memory_budget, keep_grads
         self.grad_scaler = grad_scaler
         self._scaling = Scaling(grad_scaler) if grad_scaler is not None and grad_scaler.is_enabled() else None
-        self._apart_loss: Callable | None = None  # compiled by two plans
-        self._first_loss: Callable | None = None  # the same for steps before the plan
+        self._two_plans = TwoPlans(loss, mode, memory_budget, self.reports)
         self._plans, self._settings = 0, None
         self._has_begun = False
         self._earlier: Any = None  # of micro-batches before the last
@@ -76,17 +75,17 @@ class TrainingStep:
             hooked = self.reason is None and any(map(_has_hooks, self._trained()))
             why = "a parameter has hooks of its gradient" if hooked else None
             if self._replicas and (why := why or self._replicas.why_by_ddp()):
-                self._replicas, self._module, self._apart_loss = None, self.model, None
+                self._replicas, self._module = None, self.model
             if why:
                 self._go_apart(why)
             if self._replicas:
                 self._replicas.begin()
             if self.reason is not None:
-                return self._apart(self._compiled_loss(), batch)
+                return self._apart(self._two_plans.for_all(), batch)
             self._prepare()
             if self._scaling and not self._update:
                 self._go_apart(f"the plan has no update that a scaler could leave out: {self._why_update}")
-                return self._apart(self._compiled_loss(), batch)
+                return self._apart(self._two_plans.for_all(), batch)
             if self._update and self._is_first():
                 return self._first(batch)
             self._has_begun = True
@@ -108,7 +107,7 @@ class TrainingStep:
         scaler = self._scaling.scaler if self._scaling else None
         scale = scaler.get_scale() if scaler else 0
         weights = self._average.weights() if self._average else None
-        result = self._apart(self._loss_at_first(), batch)
+        result = self._apart(self._two_plans.at_first(), batch)
         self._has_begun = not scaler or scaler.get_scale() >= scale  # else there was no update
         if weights and weights.have_changed():
             self._average_apart("a step puts other tensors in the place of the model's")
@@ -187,9 +186,9 @@ class TrainingStep:
             results.append(self._own(self._last(*last)[1]))
         except (MissingState, ChangedParameters, TorchDynamoException, FailOnRecompileLimitHit) as error:
             if self.reason_to_begin_anew(error):
-                return self._apart(self._loss_at_first(), batch, results)
+                return self._apart(self._two_plans.at_first(), batch, results)
             try:
-                result = self._apart(self._compiled_loss(), batch, results)  # raises what the loss raises
+                result = self._apart(self._two_plans.for_all(), batch, results)  # raises what the loss raises
             finally:
                 self._drop_sums()
             self._go_apart(_sentence(error))
@@ -197,7 +196,7 @@ class TrainingStep:
         except BaseException:
             self._drop_sums()
             raise
-        self._first_loss = None
+        self._two_plans.drop_first()
         if self._update is None:
             self.optimizer.step()
         else:
@@ -277,17 +276,6 @@ class TrainingStep:
     def _average_apart(self, reason: str) -> None:
         self._average = None
         warnings.warn(f"averaged weights are updated after the plan: {reason}", stacklevel=5)
-
-    def _compiled_loss(self) -> Callable:
-        if self._apart_loss is None:
-            self._apart_loss = by_two_plans(self._loss, self._mode, self._budget, self.reports.append)
-        return self._apart_loss
-
-    def _loss_at_first(self) -> Callable:
-        """The loss by two plans, which are dropped once one runs: neither recorded in CUDA graphs nor reported."""
-        if self._first_loss is None:
-            self._first_loss = by_two_plans(self._loss, None, self._budget, None)
-        return self._first_loss
 
     def _go_apart(self, reason: str) -> None:
         self.reason = reason
