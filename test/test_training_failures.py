@@ -1,6 +1,7 @@
 """Whole training steps that fail in the middle leave parameters and the optimizer as they were."""
 
 import copy
+from contextlib import contextmanager
 
 import pytest
 import torch
@@ -28,6 +29,17 @@ def gradient(x: Tensor) -> Tensor:
 identity.register_fake(torch.empty_like)
 gradient.register_fake(torch.empty_like)
 identity.register_autograd(lambda _, grad: gradient(grad))
+
+
+@contextmanager
+def no_memory():
+    """Context in which backwards fail, and the error is caught."""
+    failing[0] = True
+    try:
+        with pytest.raises(torch.OutOfMemoryError):
+            yield
+    finally:
+        failing[0] = False
 
 
 class Net(nn.Module):
@@ -59,12 +71,8 @@ def test_out_of_memory(make, options):
         step(*batch)
     before = [tensor.clone() for tensor in (*other.parameters(), *tensors(nn.Module(), second))]
     buffers = copy.deepcopy(dict(other.named_buffers()))
-    failing[0] = True
-    try:
-        with pytest.raises(torch.OutOfMemoryError):
-            step(*data[3])
-    finally:
-        failing[0] = False
+    with no_memory():
+        step(*data[3])
     same([*other.parameters(), *tensors(nn.Module(), second)], before, 0)
     other.load_state_dict(buffers, strict=False)  # buffers may have changed, as in eager PyTorch
     eager(one, first, loss_of, data[4:], *([None, 2] if options else []))

@@ -93,6 +93,19 @@ def test_against_eager(name, options):
     assert all(int(count) == 12 - len(INFINITE[:2]) for count in steps)
 
 
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_first_step_without_an_update(name):
+    """State that a plan has made by then is as good as none."""
+    one, other = Plain(), Plain()
+    first, second = OPTIMIZERS[name](one.parameters()), OPTIMIZERS[name](other.parameters())
+    scalers, data = (scaler(), scaler()), batches()[INFINITE[0] :]
+    expected = eager(one, first, scalers[0], loss_of, data)
+    step = torch_reformer.training_step(other, loss_of, second, grad_scaler=scalers[1])
+    close([step(*batch) for batch in data], expected, 1e-4)
+    close(tensors(other, second), tensors(one, first), 1e-4)
+    assert scalers[1].state_dict() == scalers[0].state_dict()
+
+
 def test_overflow_in_fp16():
     one, other = Plain(), Plain()
     scalers = scaler(init_scale=2.0**18), scaler(init_scale=2.0**18)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -74,18 +75,34 @@ class Fused(Update):
         if kind is SGD:
             return ("momentum_buffer",) if group["momentum"] else ()
         if kind is Adagrad:
-            return "sum", "step"
-        return ("exp_avg", "exp_avg_sq", "step", *(("max_exp_avg_sq",) if group["amsgrad"] else ()))
+            return "step", "sum"
+        return ("step", "exp_avg", "exp_avg_sq", *(("max_exp_avg_sq",) if group["amsgrad"] else ()))
 
     def has_state(self) -> bool:
         state = self.optimizer.state
         return all(
-            isinstance(state.get(param, {}).get(name), Tensor)
+            isinstance(own.get(name), Tensor) if own else self._has_first(number)
             for number, group in enumerate(self.optimizer.param_groups)
             for param in group["params"]
             if param.requires_grad
+            for own in [state.get(param, {})]
             for name in self.names(param, number)
         )
+
+    def state_of(self, param: nn.Parameter, number: int) -> dict[str, Any]:
+        own, names = super().state_of(param, number), self.names(param, number)
+        if names and not own and self._has_first(number):
+            own = self.optimizer.state[param]
+            value = self.optimizer.defaults.get("initial_accumulator_value", 0.0)  # Adagrad's sum of squares
+            for name in names:  # the counter is as of PyTorch's fused optimizers
+                is_count = name == "step"
+                own[name] = param.new_zeros((), dtype=torch.float32) if is_count else torch.full_like(param, value)
+        return own
+
+    def _has_first(self, number: int) -> bool:
+        """True if the first update is that of state without a history. SGD's buffer begins as the gradient, to which
+        zeros lead unless there is dampening."""
+        return type(self.optimizer) is not SGD or not self.optimizer.param_groups[number]["dampening"]
 
     def append(self, graph: Graph, params: Owned, inputs: Sequence[Node], found: Node | None) -> None:
         groups, group_of = self.optimizer.param_groups, self.group_of()

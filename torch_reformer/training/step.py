@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
@@ -19,6 +18,7 @@ from .data_parallel import DataParallel, without_sync
 from .fused import Fused, is_fused
 from .micro_batches import joined, parts
 from .scaling import Scaling
+from .two_plans import TwoPlans, with_own_code
 from .update import MissingState, Untraceable, Update, settings, trained, why_apart
 
 if TYPE_CHECKING:
@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from .averaging import Average
 
 MOST_PLANS = 4  # made anew because settings of the optimizer changed
-_numbers = itertools.count()
 
 
 class TrainingStep:
@@ -58,7 +57,7 @@ class TrainingStep:
         self._budget, self._keeps = memory_budget, keep_grads
         self.grad_scaler = grad_scaler
         self._scaling = Scaling(grad_scaler) if grad_scaler is not None and grad_scaler.is_enabled() else None
-        self._apart_loss: Callable | None = None
+        self._two_plans = TwoPlans(loss, mode, memory_budget, self.reports)
         self._plans, self._settings = 0, None
         self._has_begun = False
         self._earlier: Any = None  # of micro-batches before the last
@@ -76,26 +75,19 @@ class TrainingStep:
             hooked = self.reason is None and any(map(_has_hooks, self._trained()))
             why = "a parameter has hooks of its gradient" if hooked else None
             if self._replicas and (why := why or self._replicas.why_by_ddp()):
-                self._replicas, self._module, self._apart_loss = None, self.model, None
+                self._replicas, self._module = None, self.model
             if why:
                 self._go_apart(why)
             if self._replicas:
                 self._replicas.begin()
             if self.reason is not None:
-                return self._apart(self._compiled_loss(), batch)
+                return self._apart(self._two_plans.for_all(), batch)
             self._prepare()
             if self._scaling and not self._update:
                 self._go_apart(f"the plan has no update that a scaler could leave out: {self._why_update}")
-                return self._apart(self._compiled_loss(), batch)
+                return self._apart(self._two_plans.for_all(), batch)
             if self._update and self._is_first():
-                scaler = self._scaling.scaler if self._scaling else None
-                scale = scaler.get_scale() if scaler else 0
-                weights = self._average.weights() if self._average else None
-                result = self._apart(self._loss, batch)
-                self._has_begun = not scaler or scaler.get_scale() >= scale  # else there was no update
-                if weights and weights.have_changed():
-                    self._average_apart("a step puts other tensors in the place of the model's")
-                return result
+                return self._first(batch)
             self._has_begun = True
             return self._whole(batch)
 
@@ -105,10 +97,21 @@ class TrainingStep:
         return "\n\n".join(["a training step of {} and {} by {}".format(*names, how), *map(str, self.reports)])
 
     def _is_first(self) -> bool:
-        """True if PyTorch runs the step, since the plan lacks state, or the average has nothing to start from."""
+        """True if the plan lacks state that the optimizer's step() makes, or the average has nothing to start from."""
         if not self._has_begun and (self._average or not self._update.has_state()):
             return True
         return self._average is not None and self._average.is_empty()
+
+    def _first(self, batch: tuple):
+        """Run such a step by two plans, which need less memory than the eager loss."""
+        scaler = self._scaling.scaler if self._scaling else None
+        scale = scaler.get_scale() if scaler else 0
+        weights = self._average.weights() if self._average else None
+        result = self._apart(self._two_plans.at_first(), batch)
+        self._has_begun = not scaler or scaler.get_scale() >= scale  # else there was no update
+        if weights and weights.have_changed():
+            self._average_apart("a step puts other tensors in the place of the model's")
+        return result
 
     def _prepare(self) -> None:
         """Make functions to compile, anew if settings of the optimizer have changed."""
@@ -166,9 +169,7 @@ class TrainingStep:
             result = loss(model, *batch)
             return (result[0] if isinstance(result, (tuple, list)) else result), result
 
-        # Code of its own, so that steps share no limit on recompilations.
-        run.__code__ = run.__code__.replace(co_name=f"training_step_{next(_numbers)}")
-        return torch.compile(run, backend=backend, fullgraph=True)
+        return torch.compile(with_own_code(run), backend=backend, fullgraph=True)
 
     def _whole(self, batch: tuple):
         from torch._dynamo.exc import FailOnRecompileLimitHit, TorchDynamoException
@@ -185,9 +186,9 @@ class TrainingStep:
             results.append(self._own(self._last(*last)[1]))
         except (MissingState, ChangedParameters, TorchDynamoException, FailOnRecompileLimitHit) as error:
             if self.reason_to_begin_anew(error):
-                return self._apart(self._loss, batch, results)
+                return self._apart(self._two_plans.at_first(), batch, results)
             try:
-                result = self._apart(self._compiled_loss(), batch, results)  # raises what the loss raises
+                result = self._apart(self._two_plans.for_all(), batch, results)  # raises what the loss raises
             finally:
                 self._drop_sums()
             self._go_apart(_sentence(error))
@@ -195,6 +196,7 @@ class TrainingStep:
         except BaseException:
             self._drop_sums()
             raise
+        self._two_plans.drop_first()
         if self._update is None:
             self.optimizer.step()
         else:
@@ -275,22 +277,6 @@ class TrainingStep:
         self._average = None
         warnings.warn(f"averaged weights are updated after the plan: {reason}", stacklevel=5)
 
-    def _compiled_loss(self) -> Callable:
-        if self._apart_loss is None:
-            options = {"memory_budget": self._budget, "report": self.reports.append}
-            from ..compiler.backend import reformer
-
-            loss = self._loss
-
-            def run(model, *batch):
-                return loss(model, *batch)
-
-            run.__code__ = run.__code__.replace(co_name=f"training_loss_{next(_numbers)}")
-            self._apart_loss = torch.compile(
-                run, backend=lambda module, inputs: reformer(module, inputs, mode=self._mode, options=options)
-            )
-        return self._apart_loss
-
     def _go_apart(self, reason: str) -> None:
         self.reason = reason
         warnings.warn(f"the training step runs by two plans and the optimizer's step(): {reason}", stacklevel=4)
@@ -356,7 +342,7 @@ def training_step(
     ``step = training_step(model, loss, optimizer); step(*batch)`` does what ``optimizer.zero_grad();
     loss(model, *batch).backward(); optimizer.step()`` does, and returns the loss, without a gradient. Parameters,
     buffers and ``optimizer.state_dict()`` stay where they are. Learning rates may change at any time. The first step
-    runs by PyTorch if the optimizer has not made its state yet.
+    runs by two plans and the optimizer's step() if only that can make its state.
 
     Args:
         model: any module, also in DistributedDataParallel (``docs/training_step.md``).
@@ -374,7 +360,7 @@ def training_step(
         grad_scaler: scales the loss of a step in fp16. The step does what ``scaler.step(optimizer); scaler.update()``
             do: if a gradient is not finite, there is no update, and the scale falls.
         ema: averaged weights. The step does what ``ema.update_parameters(model)`` does after the optimizer's update.
-            Its first step runs by PyTorch.
+            Its first step runs by two plans.
 
     Raises:
         TypeError: `model` is no module, `optimizer` no optimizer of PyTorch's, or `ema` no AveragedModel; or the model

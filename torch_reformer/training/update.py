@@ -92,10 +92,10 @@ class State:
             raise MissingState from error
 
     def _find(self) -> None:
-        update, state, group_of = self._update, self._update.optimizer.state, self._update.group_of()
+        update, group_of = self._update, self._update.group_of()
         self._owners, self._places, self._constants = [], [], []
         for param in self._params:
-            own = state.get(param, _NONE)
+            own = update.state_of(param, group_of[param])
             names = update.names(param, group_of[param])
             for name in names:
                 value = own.get(name)
@@ -138,7 +138,11 @@ class Update(ABC):
 
     @abstractmethod
     def has_state(self) -> bool:
-        """True if no parameter that may get a gradient lacks its state."""
+        """True if no parameter that may get a gradient lacks state that only the optimizer's step() makes."""
+
+    def state_of(self, param: nn.Parameter, number: int) -> dict[str, Any]:
+        """The state of a parameter in the group of this number, made if that needs no step(); empty if it lacks."""
+        return self.optimizer.state.get(param, _NONE)
 
     @abstractmethod
     def append(self, graph: Graph, params: Owned, inputs: Sequence[Node], found: Node | None) -> None:

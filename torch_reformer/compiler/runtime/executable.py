@@ -25,6 +25,7 @@ from ..ir.fake_tensors import real_tensors
 from ..ir.graph import Call, Graph, View
 from ..lowering.from_fx import SCALE
 from .compiled import Compiled, reporting
+from .pickled_tensors import Constants
 from .precompile import precompile
 
 keeps_graph = torch._C._autograd._get_current_graph_task_keep_graph  # True if the backward that runs retains its graph
@@ -54,8 +55,8 @@ class Executable(Compiled):
         report: Report | None,
     ):
         super().__init__()
-        self.graph, self.constants, self.fusion, self.planned, self.emitted = graph, constants, fusion, planned, emitted
-        self._report = report
+        self.graph, self.fusion, self.planned, self.emitted, self._report = graph, fusion, planned, emitted, report
+        self.constants: list[Tensor] = Constants(constants)
         inputs = module.graph.find_nodes(op="placeholder")
         self._tensors = [place for place, node in enumerate(inputs) if isinstance(node.meta["val"], Tensor)]
         self._has_only_tensors = len(self._tensors) == len(inputs)

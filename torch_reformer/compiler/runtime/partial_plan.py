@@ -19,6 +19,7 @@ from ..lowering.split import Subgraph
 from ..lowering.unplanned import why_unknown, why_unplanned
 from .compiled import Compiled, reporting
 from .pickled_graph import pickled, unpickled
+from .pickled_tensors import Constants
 
 hops = torch.ops.higher_order
 _CALL_GRAPHS = (hops.cond, hops.while_loop, hops.invoke_subgraph)  # that they take as arguments, with tensors
@@ -53,7 +54,7 @@ class PartialPlan(Compiled):
             places |= {node: first + i for i, node in enumerate(subgraph.outputs)}
             self._steps.append((run, inputs, slice(first, len(places))))
         self._made = len(places) - len(given)
-        self._outputs = [_constant_or_place(module, node, places) for node in output.args[0]]
+        self._outputs = Constants(_constant_or_place(module, node, places) for node in output.args[0])
         kept = {place for _, place in self._outputs if place is not None}
         self._frees = _last_uses([inputs for _, inputs, _ in self._steps], kept)
 

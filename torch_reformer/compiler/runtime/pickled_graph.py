@@ -12,6 +12,7 @@ from torch.fx._graph_pickler import GraphPickler, Options, _SymNodePickleData
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
 from ..ir.custom_ops import DONATED, USER_CAST
+from ..ir.fake_tensors import real_tensors
 from ..ir.fx_utils import copied
 
 # Notes of nodes that stages read, and that are pickled. Others may hold anything.
@@ -38,13 +39,15 @@ def pickled(module: GraphModule, notes: Container[str] = NOTES) -> bytes:
     bare = GraphModule(module, copied(module.graph))
     bare.meta = {}
     try:
-        return _Pickler.dumps(bare, Options(ops_filter=None, node_metadata_key_filter=notes.__contains__))
+        with real_tensors():  # of a module's constants
+            return _Pickler.dumps(bare, Options(ops_filter=None, node_metadata_key_filter=notes.__contains__))
     except Exception as error:
         raise BypassAOTAutogradCache(f"a part of a graph does not pickle: {error}") from error
 
 
 def unpickled(data: bytes) -> GraphModule:
     """The graph, with symbols of its own."""
-    module = GraphPickler.loads(data, FakeTensorMode(shape_env=ShapeEnv()))
+    with real_tensors():
+        module = GraphPickler.loads(data, FakeTensorMode(shape_env=ShapeEnv()))
     assert isinstance(module, GraphModule)
     return module
