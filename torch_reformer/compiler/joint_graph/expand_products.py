@@ -1,0 +1,177 @@
+"""Products with a few columns and a short depth, as sums of element-wise products, where the columns lie apart.
+
+Such a product (the heads of attention scores that are mixed, as in CaiT) is bound by memory, and matrix products read
+and write its columns next to each other: the heads, which lie apart in the scores, are moved inside before it and
+outside behind it. Its sums have so few terms that programs compute them where softmax and the like are computed, with
+the heads where they are. The weight's gradient has a sum over all rows for each of its elements: programs sum each row
+of the scores, and add these sums up.
+
+Terms are multiplied and summed in fp32, as products do it, so NaN and infinities spread as there. Results are rounded
+once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+from torch.fx import GraphModule, Node
+from torch.utils.checkpoint import CheckpointPolicy
+
+from ..ir.fx_utils import base_of, given_again
+from ..ir.iteration_space import LONGEST_ROW
+from ..ir.kernel_limits import LITTLE
+from .propagate_memory_format import ANY_ORDER, OF_MATRICES, apply, changes_by
+
+aten = torch.ops.aten
+
+DEVICES = {"cuda"}  # on CPUs, programs read slices of each operand more slowly than a product does
+MOST_TERMS = 5  # of each sum: a program reads as many slices, with as many rows of the weight (kernel_limits.py)
+LEAST_WIDTH = 16  # elements of a line of the scores
+_DTYPES = {torch.float32, torch.bfloat16, torch.float16}
+_RESHAPES = {aten.view.default, aten._unsafe_view.default, aten.alias.default}
+
+
+class _Rows(NamedTuple):
+    """A matrix whose rows are those of a tensor's last dimension, before it was copied.
+
+    Args:
+        tensor: its last dimension has the matrix's columns, and the others together its rows.
+        order: the tensor's dimensions in the order of memory; the last of them is not the last dimension.
+    """
+
+    tensor: Node
+    order: tuple[int, ...]
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return tuple(self.tensor.meta["val"].shape)
+
+    @property
+    def axis(self) -> int:
+        """Where the columns are in the order of memory."""
+        return self.order.index(len(self.order) - 1)
+
+
+def expand_products(module: GraphModule) -> None:
+    """Replace such products of matrices (``mm``, ``addmm``) by element-wise operations and sums."""
+    for node in list(module.graph.nodes):
+        if node.target in (aten.mm.default, aten.addmm.default) and not node.kwargs and _supports(node):
+            _expand_product(module, node) or _expand_weight_gradient(node)
+
+
+def _supports(product: Node) -> bool:
+    values = [operand.meta["val"] for operand in product.args]
+    return all(value.dtype == product.meta["val"].dtype and value.device.type in DEVICES for value in values) and (
+        product.meta["val"].dtype in _DTYPES
+    )
+
+
+def _rows(matrix: Node) -> _Rows | None:
+    """The tensor whose copy a matrix is a view of; None unless its columns are few and lie apart. A copy of an input
+    stays, which may be written to before the backward."""
+    value = matrix.meta["val"]
+    node, columns = matrix, value.shape[1]
+    while node.target in _RESHAPES and node.args[0].meta["val"].shape[-1:] == (columns,):
+        node = node.args[0]
+    if node.target is not aten.clone.default or base_of(source := node.args[0]).op == "placeholder":
+        return None
+    sizes, strides = source.meta["val"].shape, source.meta["val"].stride()
+    order = tuple(sorted(range(len(sizes)), key=lambda d: (sizes[d] > 1, -strides[d])))
+    fits = 2 <= columns <= MOST_TERMS and value.numel() > LITTLE and LEAST_WIDTH <= sizes[order[-1]] <= LONGEST_ROW
+    is_apart = strides[order[-1]] == 1 and order[-1] != len(sizes) - 1 and strides[-1] > 1
+    return _Rows(source, order) if fits and is_apart and all(strides[d] for d in order if sizes[d] > 1) else None
+
+
+def _expand_product(module: GraphModule, product: Node) -> bool:
+    """Replace a product of rows with a matrix, if only views read it that have its columns as their last dimension."""
+    *bias, input, weight = product.args
+    columns = weight.meta["val"].shape[1]
+    if not 2 <= columns <= MOST_TERMS or (rows := _rows(input)) is None:
+        return False
+    shape = (*rows.shape[:-1], columns)
+    views = list(product.users)
+    if not views or any(view.target not in _RESHAPES or view.meta["val"].shape != shape for view in views):
+        return False
+    if any(each.meta["val"].shape not in ((columns,), (1, columns)) for each in bias):
+        return False
+    in_memory = [shape[d] for d in rows.order]
+    value = product.meta["val"].new_empty(in_memory).permute(_inverse(rows.order))
+
+    def choose(node: Node, before: Tensor, changed: dict[Node, object]) -> Tensor:
+        return value if node in views else before
+
+    try:
+        changed = changes_by(views, choose, ANY_ORDER | OF_MATRICES)
+    except (RuntimeError, ValueError):
+        return False
+    apply(module, changed)
+    call = _Calls(views[0])
+    tensor, axis = call(aten.permute.default, rows.tensor, rows.order), rows.axis
+    along = [1] * len(shape)
+    along[axis] = columns
+    wide = call.wide(weight)
+    total = None
+    for i in range(rows.shape[-1]):
+        part = call(aten.slice.Tensor, tensor, axis, i, i + 1)
+        factors = call(aten.view.default, call(aten.slice.Tensor, wide, 0, i, i + 1), along)
+        term = call(aten.mul.Tensor, part, factors)
+        total = call(aten.add.Tensor, total, term) if total else term
+    for each in bias:
+        total = call(aten.add.Tensor, total, call(aten.view.default, call.wide(each), along))
+    result = call(aten._to_copy.default, total, dtype=product.meta["val"].dtype)
+    result.meta.setdefault("recompute", CheckpointPolicy.MUST_SAVE)
+    result = call(aten.permute.default, result, _inverse(rows.order))
+    for view in views:
+        view.replace_all_uses_with(result)
+        product.graph.erase_node(view)
+    product.graph.erase_node(product)
+    return True
+
+
+def _expand_weight_gradient(product: Node) -> bool:
+    """Replace a product that sums over the rows of two tensors with the same order of memory."""
+    *bias, transposed, other = product.args
+    if bias or transposed.target is not aten.permute.default:
+        return False
+    first, second = _rows(transposed.args[0]), _rows(other)
+    if first is None or second is None or first.order != second.order or first.shape[:-1] != second.shape[:-1]:
+        return False
+    call, axis = _Calls(product), first.axis
+    gradient, input = (call(aten.permute.default, each.tensor, each.order) for each in (first, second))
+    input = call.wide(input)
+    parts = []
+    for i in range(first.shape[-1]):
+        term = call(aten.mul.Tensor, call(aten.slice.Tensor, gradient, axis, i, i + 1), input)
+        parts.append(call(aten.unsqueeze.default, call(aten.sum.dim_IntList, term, [-1]), 0))
+    sums = call(aten.cat.default, parts)
+    over = [d for d in range(1, len(first.order)) if d != axis + 1]
+    result = call(aten.sum.dim_IntList, sums, over) if over else sums
+    result = call(aten._to_copy.default, result, dtype=product.meta["val"].dtype)
+    product.replace_all_uses_with(result)
+    product.graph.erase_node(product)
+    return True
+
+
+def _inverse(order: tuple[int, ...]) -> list[int]:
+    return [order.index(d) for d in range(len(order))]
+
+
+class _Calls:
+    """Adds nodes to a graph before one of its nodes."""
+
+    def __init__(self, before: Node):
+        self.before = before
+
+    def __call__(self, target: Callable, *args, **kwargs) -> Node:
+        with self.before.graph.inserting_before(self.before):
+            node = self.before.graph.call_function(target, args, kwargs)
+        node.meta["val"] = given_again(node, {})
+        return node
+
+    def wide(self, node: Node) -> Node:
+        """The node in fp32."""
+        if node.meta["val"].dtype == torch.float32:
+            return node
+        return self(aten._to_copy.default, node, dtype=torch.float32)
