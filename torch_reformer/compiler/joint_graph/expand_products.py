@@ -75,65 +75,116 @@ def _rows(matrix: Node) -> _Rows | None:
     node, columns = matrix, value.shape[1]
     while node.target in _RESHAPES and node.args[0].meta["val"].shape[-1:] == (columns,):
         node = node.args[0]
-    if node.target is not aten.clone.default or base_of(source := node.args[0]).op == "placeholder":
-        return None
-    sizes, strides = source.meta["val"].shape, source.meta["val"].stride()
+    if node.target is aten.clone.default:
+        node = node.args[0]
+        if base_of(node).op == "placeholder":
+            return None
+    sizes, strides = node.meta["val"].shape, node.meta["val"].stride()
     order = tuple(sorted(range(len(sizes)), key=lambda d: (sizes[d] > 1, -strides[d])))
     fits = 2 <= columns <= MOST_TERMS and value.numel() > LITTLE and LEAST_WIDTH <= sizes[order[-1]] <= LONGEST_ROW
     is_apart = strides[order[-1]] == 1 and order[-1] != len(sizes) - 1 and strides[-1] > 1
-    return _Rows(source, order) if fits and is_apart and all(strides[d] for d in order if sizes[d] > 1) else None
+    return _Rows(node, order) if fits and is_apart and all(strides[d] for d in order if sizes[d] > 1) else None
 
 
-def _expand_product(module: GraphModule, product: Node) -> bool:
-    """Replace a product of rows with a matrix, if only views read it that have its columns as their last dimension."""
-    *bias, input, weight = product.args
-    columns = weight.meta["val"].shape[1]
-    if not 2 <= columns <= MOST_TERMS or (rows := _rows(input)) is None:
-        return False
-    shape = (*rows.shape[:-1], columns)
-    views = list(product.users)
-    if not views or any(view.target not in _RESHAPES or view.meta["val"].shape != shape for view in views):
-        return False
-    if any(each.meta["val"].shape not in ((columns,), (1, columns)) for each in bias):
-        return False
-    in_memory = [shape[d] for d in rows.order]
-    value = product.meta["val"].new_empty(in_memory).permute(_inverse(rows.order))
+class _Product(NamedTuple):
+    """A product of a tensor's rows with a matrix of weights.
 
-    def choose(node: Node, before: Tensor, changed: dict[Node, object]) -> Tensor:
-        return value if node in views else before
+    Args:
+        weight: [terms, columns], or [columns, terms] if it is transposed.
+        bias: at most one vector with an element a column.
+        results: views of the product that have its columns as their last dimension, and are all that reads it.
+    """
+
+    rows: _Rows
+    weight: Node
+    is_transposed: bool
+    bias: list[Node]
+    results: list[Node]
+
+    @property
+    def columns(self) -> int:
+        return self.weight.meta["val"].shape[0 if self.is_transposed else 1]
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Sizes of the results."""
+        return (*self.rows.shape[:-1], self.columns)
+
+
+def _product(node: Node) -> _Product | None:
+    """The product that a node computes, or whose transpose it computes; None if it has no rows as _rows finds them."""
+    *bias, one, other = node.args
+    if not bias and _is_transpose(other) and node.users and all(map(_is_transpose, node.users)):
+        results = [result for user in node.users for result in user.users]
+        rows, weight, is_transposed = _rows(other.args[0]), one, True
+    else:
+        results, rows, weight, is_transposed = list(node.users), _rows(one), other, False
+    if rows is None:
+        return None
+    product = _Product(rows, weight, is_transposed, bias, results)
+    if not 2 <= product.columns <= MOST_TERMS or not results:
+        return None
+    if any(each.target not in _RESHAPES or each.meta["val"].shape != product.shape for each in results):
+        return None
+    is_vector = all(each.meta["val"].shape in ((product.columns,), (1, product.columns)) for each in bias)
+    return product if is_vector else None
+
+
+def _is_transpose(node: Node) -> bool:
+    return node.target is aten.t.default or (node.target is aten.permute.default and list(node.args[1]) == [1, 0])
+
+
+def _expand_product(module: GraphModule, node: Node) -> bool:
+    """Replace a product of rows with a matrix, if what reads it may have its columns apart."""
+    if (product := _product(node)) is None:
+        return False
+    rows, shape = product.rows, product.shape
+    dtype = node.meta["val"].dtype
+    in_memory = node.meta["val"].new_empty([shape[d] for d in rows.order]).permute(_inverse(rows.order))
+
+    def choose(node: Node, value: Tensor, changed: dict[Node, object]) -> Tensor:
+        return in_memory if node in product.results else value
 
     try:
-        changed = changes_by(views, choose, ANY_ORDER | OF_MATRICES)
+        changed = changes_by(product.results, choose, ANY_ORDER | OF_MATRICES)
     except (RuntimeError, ValueError):
         return False
     apply(module, changed)
-    call = _Calls(views[0])
+    call = _Calls(node)
     tensor, axis = call(aten.permute.default, rows.tensor, rows.order), rows.axis
     along = [1] * len(shape)
-    along[axis] = columns
-    wide = call.wide(weight)
+    along[axis] = product.columns
+    weight = call.wide(product.weight)
     total = None
     for i in range(rows.shape[-1]):
         part = call(aten.slice.Tensor, tensor, axis, i, i + 1)
-        factors = call(aten.view.default, call(aten.slice.Tensor, wide, 0, i, i + 1), along)
-        term = call(aten.mul.Tensor, part, factors)
+        factors = call(aten.select.int, weight, int(product.is_transposed), i)
+        term = call(aten.mul.Tensor, part, call(aten.view.default, factors, along))
         total = call(aten.add.Tensor, total, term) if total else term
-    for each in bias:
+    for each in product.bias:
         total = call(aten.add.Tensor, total, call(aten.view.default, call.wide(each), along))
-    result = call(aten._to_copy.default, total, dtype=product.meta["val"].dtype)
-    result.meta.setdefault("recompute", CheckpointPolicy.MUST_SAVE)
+    result = call(aten._to_copy.default, total, dtype=dtype)
+    result.meta["recompute"] = CheckpointPolicy.MUST_SAVE
     result = call(aten.permute.default, result, _inverse(rows.order))
-    for view in views:
+    for view in product.results:
         view.replace_all_uses_with(result)
-        product.graph.erase_node(view)
-    product.graph.erase_node(product)
+        _erase(view)
     return True
+
+
+def _erase(node: Node) -> None:
+    """Erase a node that nobody reads, and its operands that nobody else reads."""
+    operands = node.all_input_nodes
+    node.graph.erase_node(node)
+    for operand in operands:
+        if not operand.users and operand.op == "call_function":
+            _erase(operand)
 
 
 def _expand_weight_gradient(product: Node) -> bool:
     """Replace a product that sums over the rows of two tensors with the same order of memory."""
     *bias, transposed, other = product.args
-    if bias or transposed.target is not aten.permute.default:
+    if bias or not _is_transpose(transposed):
         return False
     first, second = _rows(transposed.args[0]), _rows(other)
     if first is None or second is None or first.order != second.order or first.shape[:-1] != second.shape[:-1]:
@@ -150,7 +201,7 @@ def _expand_weight_gradient(product: Node) -> bool:
     result = call(aten.sum.dim_IntList, sums, over) if over else sums
     result = call(aten._to_copy.default, result, dtype=product.meta["val"].dtype)
     product.replace_all_uses_with(result)
-    product.graph.erase_node(product)
+    _erase(product)
     return True
 
 
