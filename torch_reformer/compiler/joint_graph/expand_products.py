@@ -196,13 +196,30 @@ def _expand_weight_gradient(product: Node) -> bool:
     for i in range(first.shape[-1]):
         term = call(aten.mul.Tensor, call(aten.slice.Tensor, gradient, axis, i, i + 1), input)
         parts.append(call(aten.unsqueeze.default, call(aten.sum.dim_IntList, term, [-1]), 0))
-    sums = call(aten.cat.default, parts)
-    over = [d for d in range(1, len(first.order)) if d != axis + 1]
-    result = call(aten.sum.dim_IntList, sums, over) if over else sums
+    others = [d for d in range(len(first.order)) if d not in (axis, len(first.order) - 1)]
+    result = call.summed(call(aten.cat.default, parts), [d + 1 for d in others])
     result = call(aten._to_copy.default, result, dtype=product.meta["val"].dtype)
     product.replace_all_uses_with(result)
     _erase(product)
+    for rows in (first, second):
+        _sum_lines_first(rows)
     return True
+
+
+def _sum_lines_first(rows: _Rows) -> None:
+    """Sum the lines of a tensor before their sums, where the bias's gradient is the sum of all but the columns: a
+    program that reads the lines sums them, too."""
+    last = len(rows.order) - 1
+    for node in [user for user in rows.tensor.users if user.target is aten.sum.dim_IntList]:
+        if node.kwargs or sorted(d % (last + 1) for d in node.args[1]) != list(range(last)):
+            continue
+        call, value = _Calls(node), node.meta["val"]
+        lines = call(aten.permute.default, call.wide(rows.tensor), rows.order)
+        sums = call(aten.sum.dim_IntList, lines, [-1])
+        sums = call.summed(sums, [d for d in range(last) if d != rows.axis])
+        sums = call(aten.view.default, call(aten._to_copy.default, sums, dtype=value.dtype), list(value.shape))
+        node.replace_all_uses_with(sums)
+        _erase(node)
 
 
 def _inverse(order: tuple[int, ...]) -> list[int]:
@@ -220,6 +237,10 @@ class _Calls:
             node = self.before.graph.call_function(target, args, kwargs)
         node.meta["val"] = given_again(node, {})
         return node
+
+    def summed(self, node: Node, dims: list[int]) -> Node:
+        """The node's sums over these dimensions; the node if there are none, of which PyTorch would sum all."""
+        return self(aten.sum.dim_IntList, node, dims) if dims else node
 
     def wide(self, node: Node) -> Node:
         """The node in fp32."""
