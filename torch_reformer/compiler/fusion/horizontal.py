@@ -44,7 +44,8 @@ def _pairs(fusion: Fusion) -> list[tuple[int, int]]:
     users: dict[Value, list[int]] = {}
     for number, group in fusion.groups.items():
         makes = group.makes
-        values = {value: None for value in (*_full_inputs(group), *_inputs_in_parts(group)) if value not in makes}
+        read = [*(view.value for view in group.full_inputs()), *_inputs_in_parts(group)]
+        values = {value: None for value in read if value not in makes}
         values |= {operation.results[0]: None for operation in group.members if not isinstance(operation, Reduce)}
         for value in values:
             users.setdefault(value, []).append(number)
@@ -62,10 +63,6 @@ def _pairs(fusion: Fusion) -> list[tuple[int, int]]:
             for other in numbers[place + 1 : place + _MOST_READERS]:
                 shared.setdefault((min(number, other), max(number, other)), 0)
     return sorted(shared, key=lambda pair: (-shared[pair], pair))
-
-
-def _full_inputs(group: FusionGroup) -> Iterator[Value]:
-    return (view.value for view in group.full_inputs())
 
 
 def _inputs_in_parts(group: FusionGroup) -> Iterator[Value]:

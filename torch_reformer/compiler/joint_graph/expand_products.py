@@ -1,13 +1,13 @@
-"""Products with a few columns and a short depth, as sums of element-wise products, where the columns lie apart.
+"""Products of few columns and terms as sums of element-wise products, where the columns lie apart in memory.
 
-Such a product (the heads of attention scores that are mixed, as in CaiT) is bound by memory, and matrix products read
-and write its columns next to each other: the heads, which lie apart in the scores, are moved inside before it and
-outside behind it. Its sums have so few terms that programs compute them where softmax and the like are computed, with
-the heads where they are. The weight's gradient has a sum over all rows for each of its elements: programs sum each row
-of the scores, and add these sums up.
+The heads of attention scores that are mixed (talking heads, as in CaiT) are such products. They are bound by memory,
+and products read and write heads next to each other, so these would be moved inside before and outside behind. With
+so few terms, programs compute the sums together with the softmax and whatever else is there, with the heads where they
+are. Each element of the weight's gradient is a sum over all rows: programs sum lines of the scores, and then these
+sums.
 
-Terms are multiplied and summed in fp32, as products do it, so NaN and infinities spread as there. Results are rounded
-once."""
+Terms are multiplied and summed in fp32, as in products, so NaN and infinities spread as there. A result is rounded as
+a product's."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ from torch import Tensor
 from torch.fx import GraphModule, Node
 from torch.utils.checkpoint import CheckpointPolicy
 
+from ..ir.custom_ops import USER_CAST
 from ..ir.fx_utils import base_of, given_again
 from ..ir.iteration_space import LONGEST_ROW
 from ..ir.kernel_limits import LITTLE
@@ -26,73 +27,43 @@ from .propagate_memory_format import ANY_ORDER, OF_MATRICES, apply, changes_by
 
 aten = torch.ops.aten
 
-DEVICES = {"cuda"}  # on CPUs, programs read slices of each operand more slowly than a product does
-MOST_TERMS = 5  # of each sum: a program reads as many slices, with as many rows of the weight (kernel_limits.py)
-LEAST_WIDTH = 16  # elements of a line of the scores
+DEVICES = {"cuda"}  # on CPUs a product takes less time than a program that reads a slice for each term
+MOST_TERMS = 5  # and columns: for each of them a program reads a slice and a row of the weight (ir/kernel_limits.py)
+LEAST_OF_LINE = 16  # adjacent elements
+_PRODUCTS = {aten.mm.default, aten.addmm.default, aten.bmm.default}
 _DTYPES = {torch.float32, torch.bfloat16, torch.float16}
 _RESHAPES = {aten.view.default, aten._unsafe_view.default, aten.alias.default}
 
 
 class _Rows(NamedTuple):
-    """A matrix whose rows are those of a tensor's last dimension, before it was copied.
+    """A tensor whose last dimension has the elements of a matrix's rows. Dimensions of one element do not count.
 
     Args:
-        tensor: its last dimension has the matrix's columns, and the others together its rows.
-        order: the tensor's dimensions in the order of memory; the last of them is not the last dimension.
+        order: the dimensions in the order of memory. Elements of the last one, a line, are adjacent; that is not the
+            tensor's last dimension.
     """
 
     tensor: Node
     order: tuple[int, ...]
 
     @property
-    def shape(self) -> tuple[int, ...]:
-        return tuple(self.tensor.meta["val"].shape)
+    def sizes(self) -> list[int]:
+        """Sizes of the dimensions that count; the last one is the length of the matrix's rows."""
+        return _without_ones(self.tensor.meta["val"].shape)
 
     @property
     def axis(self) -> int:
-        """Where the columns are in the order of memory."""
+        """The place of the tensor's last dimension in the order of memory."""
         return self.order.index(len(self.order) - 1)
 
 
-def expand_products(module: GraphModule) -> None:
-    """Replace such products of matrices (``mm``, ``addmm``) by element-wise operations and sums."""
-    for node in list(module.graph.nodes):
-        if node.target in (aten.mm.default, aten.addmm.default) and not node.kwargs and _supports(node):
-            _expand_product(module, node) or _expand_weight_gradient(node)
-
-
-def _supports(product: Node) -> bool:
-    values = [operand.meta["val"] for operand in product.args]
-    return all(value.dtype == product.meta["val"].dtype and value.device.type in DEVICES for value in values) and (
-        product.meta["val"].dtype in _DTYPES
-    )
-
-
-def _rows(matrix: Node) -> _Rows | None:
-    """The tensor whose copy a matrix is a view of; None unless its columns are few and lie apart. A copy of an input
-    stays, which may be written to before the backward."""
-    value = matrix.meta["val"]
-    node, columns = matrix, value.shape[1]
-    while node.target in _RESHAPES and node.args[0].meta["val"].shape[-1:] == (columns,):
-        node = node.args[0]
-    if node.target is aten.clone.default:
-        node = node.args[0]
-        if base_of(node).op == "placeholder":
-            return None
-    sizes, strides = node.meta["val"].shape, node.meta["val"].stride()
-    order = tuple(sorted(range(len(sizes)), key=lambda d: (sizes[d] > 1, -strides[d])))
-    fits = 2 <= columns <= MOST_TERMS and value.numel() > LITTLE and LEAST_WIDTH <= sizes[order[-1]] <= LONGEST_ROW
-    is_apart = strides[order[-1]] == 1 and order[-1] != len(sizes) - 1 and strides[-1] > 1
-    return _Rows(node, order) if fits and is_apart and all(strides[d] for d in order if sizes[d] > 1) else None
-
-
 class _Product(NamedTuple):
-    """A product of a tensor's rows with a matrix of weights.
+    """A product of rows with a matrix of weights, [terms, columns].
 
     Args:
-        weight: [terms, columns], or [columns, terms] if it is transposed.
+        is_transposed: the weight is [columns, terms].
         bias: at most one vector with an element a column.
-        results: views of the product that have its columns as their last dimension, and are all that reads it.
+        results: all that read the product: views whose last dimension has its columns.
     """
 
     rows: _Rows
@@ -103,47 +74,78 @@ class _Product(NamedTuple):
 
     @property
     def columns(self) -> int:
-        return self.weight.meta["val"].shape[0 if self.is_transposed else 1]
+        return self.weight.meta["val"].shape[-2 if self.is_transposed else -1]
 
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """Sizes of the results."""
-        return (*self.rows.shape[:-1], self.columns)
+
+def expand_products(module: GraphModule) -> None:
+    """Replace such products, and such gradients of weights, by element-wise operations and sums."""
+    for node in list(module.graph.nodes):
+        if node.target in _PRODUCTS and not node.kwargs and _supports(node):
+            _expand_product(module, node) or _expand_weight_gradient(node)
+
+
+def _supports(product: Node) -> bool:
+    values = [node.meta["val"] for node in (product, *product.args)]
+    are_static = all(type(size) is int for value in values for size in value.shape)
+    return are_static and values[0].device.type in DEVICES and values[0].dtype in _DTYPES
+
+
+def _rows(matrix: Node) -> _Rows | None:
+    """The tensor that a matrix is a view or a copy of; None unless its columns are few and lie apart. A copy of an
+    input stays, which may be written to before the backward."""
+    value, node = matrix.meta["val"], matrix
+    columns = value.shape[-1]
+    while node.target in _RESHAPES and _without_ones(node.args[0].meta["val"].shape)[-1:] == [columns]:
+        node = node.args[0]
+    if node.target is aten.clone.default:
+        node = node.args[0]
+        if base_of(node).op == "placeholder":
+            return None
+    sizes, strides = node.meta["val"].shape, node.meta["val"].stride()
+    if not all(type(number) is int for number in (*sizes, *strides)):
+        return None
+    if not 2 <= columns <= MOST_TERMS or value.numel() <= LITTLE:
+        return None
+    runs = [(size, stride) for size, stride in zip(sizes, strides, strict=True) if size != 1]
+    order = tuple(sorted(range(len(runs)), key=lambda d: -runs[d][1]))
+    size, stride = runs[order[-1]]
+    is_line = stride == 1 and LEAST_OF_LINE <= size <= LONGEST_ROW
+    return _Rows(node, order) if is_line and order[-1] != len(runs) - 1 else None
 
 
 def _product(node: Node) -> _Product | None:
-    """The product that a node computes, or whose transpose it computes; None if it has no rows as _rows finds them."""
+    """The product that a node computes, or the transpose of."""
     *bias, one, other = node.args
     if not bias and _is_transpose(other) and node.users and all(map(_is_transpose, node.users)):
         results = [result for user in node.users for result in user.users]
         rows, weight, is_transposed = _rows(other.args[0]), one, True
     else:
         results, rows, weight, is_transposed = list(node.users), _rows(one), other, False
-    if rows is None:
+    matrices = weight.meta["val"]
+    if rows is None or (matrices.dim() == 3 and matrices.shape[0] > 1 and matrices.stride()[0] != 0):
         return None
     product = _Product(rows, weight, is_transposed, bias, results)
+    sizes = [*rows.sizes[:-1], product.columns]
     if not 2 <= product.columns <= MOST_TERMS or not results:
         return None
-    if any(each.target not in _RESHAPES or each.meta["val"].shape != product.shape for each in results):
+    if any(each.target not in _RESHAPES or _without_ones(each.meta["val"].shape) != sizes for each in results):
         return None
-    is_vector = all(each.meta["val"].shape in ((product.columns,), (1, product.columns)) for each in bias)
-    return product if is_vector else None
-
-
-def _is_transpose(node: Node) -> bool:
-    return node.target is aten.t.default or (node.target is aten.permute.default and list(node.args[1]) == [1, 0])
+    are_vectors = all(each.meta["val"].shape in ((product.columns,), (1, product.columns)) for each in bias)
+    return product if are_vectors else None
 
 
 def _expand_product(module: GraphModule, node: Node) -> bool:
-    """Replace a product of rows with a matrix, if what reads it may have its columns apart."""
+    """Replace a product if what reads it may have its columns apart."""
     if (product := _product(node)) is None:
         return False
-    rows, shape = product.rows, product.shape
-    dtype = node.meta["val"].dtype
-    in_memory = node.meta["val"].new_empty([shape[d] for d in rows.order]).permute(_inverse(rows.order))
+    rows, axis = product.rows, product.rows.axis
+    sizes = [rows.sizes[d] for d in rows.order]
+    sizes[axis] = product.columns
+    inverse = [rows.order.index(d) for d in range(len(sizes))]
+    in_memory = node.meta["val"].new_empty(sizes).permute(inverse)
 
-    def choose(node: Node, value: Tensor, changed: dict[Node, object]) -> Tensor:
-        return in_memory if node in product.results else value
+    def choose(result: Node, value: Tensor, changed: dict[Node, object]) -> Tensor:
+        return in_memory.view(value.shape) if result in product.results else value
 
     try:
         changed = changes_by(product.results, choose, ANY_ORDER | OF_MATRICES)
@@ -151,25 +153,77 @@ def _expand_product(module: GraphModule, node: Node) -> bool:
         return False
     apply(module, changed)
     call = _Calls(node)
-    tensor, axis = call(aten.permute.default, rows.tensor, rows.order), rows.axis
-    along = [1] * len(shape)
-    along[axis] = product.columns
-    weight = call.wide(product.weight)
+    tensor = call.in_order(rows)
+    along = [product.columns if place == axis else 1 for place in range(len(sizes))]
+    weight = product.weight
+    if weight.meta["val"].dim() == 3:
+        weight = call(aten.select.int, weight, 0, 0)
+    weight = call.wide(weight)
     total = None
-    for i in range(rows.shape[-1]):
-        part = call(aten.slice.Tensor, tensor, axis, i, i + 1)
-        factors = call(aten.select.int, weight, int(product.is_transposed), i)
-        term = call(aten.mul.Tensor, part, call(aten.view.default, factors, along))
+    for i in range(rows.sizes[-1]):
+        factors = call(aten.view.default, call(aten.select.int, weight, int(product.is_transposed), i), along)
+        term = call(aten.mul.Tensor, call(aten.slice.Tensor, tensor, axis, i, i + 1), factors)
         total = call(aten.add.Tensor, total, term) if total else term
     for each in product.bias:
         total = call(aten.add.Tensor, total, call(aten.view.default, call.wide(each), along))
-    result = call(aten._to_copy.default, total, dtype=dtype)
-    result.meta["recompute"] = CheckpointPolicy.MUST_SAVE
-    result = call(aten.permute.default, result, _inverse(rows.order))
-    for view in product.results:
-        view.replace_all_uses_with(result)
-        _erase(view)
+    total = call(aten._to_copy.default, total, dtype=node.meta["val"].dtype)
+    total.meta |= {"recompute": CheckpointPolicy.MUST_SAVE, USER_CAST: True}  # it is rounded in both passes
+    total = call(aten.permute.default, total, inverse)
+    for result in product.results:
+        result.replace_all_uses_with(call(aten.view.default, total, list(result.meta["val"].shape)))
+        _erase(result)
     return True
+
+
+def _expand_weight_gradient(product: Node) -> bool:
+    """Replace a product that sums over the rows of two tensors in the same order of memory."""
+    *bias, transposed, other = product.args
+    value = product.meta["val"]
+    if bias or not _is_transpose(transposed) or (value.dim() == 3 and value.shape[0] > 1):
+        return False
+    first, second = _rows(transposed.args[0]), _rows(other)
+    if first is None or second is None or first.order != second.order or first.sizes[:-1] != second.sizes[:-1]:
+        return False
+    call, last = _Calls(product), len(first.order) - 1
+    gradient, input = call.in_order(first), call.wide(call.in_order(second))
+    parts = []
+    for i in range(first.sizes[-1]):
+        term = call(aten.mul.Tensor, call(aten.slice.Tensor, gradient, first.axis, i, i + 1), input)
+        parts.append(call(aten.unsqueeze.default, call(aten.sum.dim_IntList, term, [last]), 0))
+    sums = call.summed(call(aten.cat.default, parts), [d + 1 for d in range(last) if d != first.axis])
+    result = call(aten._to_copy.default, sums, dtype=value.dtype)
+    product.replace_all_uses_with(call(aten.view.default, result, list(value.shape)))
+    _erase(product)
+    for rows in (first, second):
+        _sum_lines_first(rows)
+    return True
+
+
+def _sum_lines_first(rows: _Rows) -> None:
+    """Sum lines before other sums where all but the rows' elements are summed, as for the gradient of a bias: the
+    program that reads the lines sums them, too."""
+    shape, last = rows.tensor.meta["val"].shape, len(rows.order) - 1
+    for node in [user for user in rows.tensor.users if user.target is aten.sum.dim_IntList and not user.kwargs]:
+        value, over = node.meta["val"], {d % len(shape) for d in node.args[1] or range(len(shape))}
+        kept = [d for d, size in enumerate(shape) if size != 1 and d not in over]
+        if kept != [max(d for d, size in enumerate(shape) if size != 1)]:
+            continue
+        call = _Calls(node)
+        sums = call(aten.sum.dim_IntList, call.wide(call.in_order(rows)), [last])
+        sums = call.summed(sums, [d for d in range(last) if d != rows.axis])
+        sums = call(aten._to_copy.default, sums, dtype=value.dtype)
+        node.replace_all_uses_with(call(aten.view.default, sums, list(value.shape)))
+        _erase(node)
+
+
+def _is_transpose(node: Node) -> bool:
+    """True if the operator swaps the rows and the columns of matrices."""
+    last = node.meta["val"].dim() - 1 if node.target is aten.permute.default else 0
+    return node.target is aten.t.default or (last > 0 and [*node.args[1]] == [*range(last - 1), last, last - 1])
+
+
+def _without_ones(sizes) -> list[int]:
+    return [size for size in sizes if size != 1]
 
 
 def _erase(node: Node) -> None:
@@ -179,51 +233,6 @@ def _erase(node: Node) -> None:
     for operand in operands:
         if not operand.users and operand.op == "call_function":
             _erase(operand)
-
-
-def _expand_weight_gradient(product: Node) -> bool:
-    """Replace a product that sums over the rows of two tensors with the same order of memory."""
-    *bias, transposed, other = product.args
-    if bias or not _is_transpose(transposed):
-        return False
-    first, second = _rows(transposed.args[0]), _rows(other)
-    if first is None or second is None or first.order != second.order or first.shape[:-1] != second.shape[:-1]:
-        return False
-    call, axis = _Calls(product), first.axis
-    gradient, input = (call(aten.permute.default, each.tensor, each.order) for each in (first, second))
-    input = call.wide(input)
-    parts = []
-    for i in range(first.shape[-1]):
-        term = call(aten.mul.Tensor, call(aten.slice.Tensor, gradient, axis, i, i + 1), input)
-        parts.append(call(aten.unsqueeze.default, call(aten.sum.dim_IntList, term, [-1]), 0))
-    others = [d for d in range(len(first.order)) if d not in (axis, len(first.order) - 1)]
-    result = call.summed(call(aten.cat.default, parts), [d + 1 for d in others])
-    result = call(aten._to_copy.default, result, dtype=product.meta["val"].dtype)
-    product.replace_all_uses_with(result)
-    _erase(product)
-    for rows in (first, second):
-        _sum_lines_first(rows)
-    return True
-
-
-def _sum_lines_first(rows: _Rows) -> None:
-    """Sum the lines of a tensor before their sums, where the bias's gradient is the sum of all but the columns: a
-    program that reads the lines sums them, too."""
-    last = len(rows.order) - 1
-    for node in [user for user in rows.tensor.users if user.target is aten.sum.dim_IntList]:
-        if node.kwargs or sorted(d % (last + 1) for d in node.args[1]) != list(range(last)):
-            continue
-        call, value = _Calls(node), node.meta["val"]
-        lines = call(aten.permute.default, call.wide(rows.tensor), rows.order)
-        sums = call(aten.sum.dim_IntList, lines, [-1])
-        sums = call.summed(sums, [d for d in range(last) if d != rows.axis])
-        sums = call(aten.view.default, call(aten._to_copy.default, sums, dtype=value.dtype), list(value.shape))
-        node.replace_all_uses_with(sums)
-        _erase(node)
-
-
-def _inverse(order: tuple[int, ...]) -> list[int]:
-    return [order.index(d) for d in range(len(order))]
 
 
 class _Calls:
@@ -238,12 +247,14 @@ class _Calls:
         node.meta["val"] = given_again(node, {})
         return node
 
-    def summed(self, node: Node, dims: list[int]) -> Node:
-        """The node's sums over these dimensions; the node if there are none, of which PyTorch would sum all."""
-        return self(aten.sum.dim_IntList, node, dims) if dims else node
+    def in_order(self, rows: _Rows) -> Node:
+        """The tensor with its dimensions in the order of memory."""
+        return self(aten.permute.default, self(aten.view.default, rows.tensor, rows.sizes), rows.order)
 
     def wide(self, node: Node) -> Node:
         """The node in fp32."""
-        if node.meta["val"].dtype == torch.float32:
-            return node
-        return self(aten._to_copy.default, node, dtype=torch.float32)
+        return node if node.meta["val"].dtype == torch.float32 else self(aten._to_copy.default, node, dtype=torch.float)
+
+    def summed(self, node: Node, dims: list[int]) -> Node:
+        """Sums over these dimensions; the node itself if there are none, where PyTorch would sum over all."""
+        return self(aten.sum.dim_IntList, node, dims) if dims else node

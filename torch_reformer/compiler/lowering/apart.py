@@ -33,7 +33,9 @@ def _has_columns(operand, value: Tensor) -> bool:
     if not isinstance(operand, View):
         return False
     first = value.dim() - len(operand.layout.sizes)
-    columns = [d for d, (size, stride) in enumerate(zip(value.shape, value.stride(), strict=True)) if size > 1 and stride == 1]
+    columns = [
+        d for d, (size, stride) in enumerate(zip(value.shape, value.stride(), strict=True)) if size > 1 and stride == 1
+    ]
     return all(d >= first and operand.layout.sizes[d - first] > 1 for d in columns)
 
 
