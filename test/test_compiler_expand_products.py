@@ -266,7 +266,14 @@ def expanded(monkeypatch):
 @pytest.mark.parametrize("dtype", [None, torch.bfloat16, torch.float16])
 @pytest.mark.parametrize(
     ("heads", "batch", "count", "options"),
-    [(4, 3, 50, {}), (3, 2, 37, {}), (5, 1, 64, {}), (2, 2, 33, {"bias": False}), (4, 2, 48, {"shared": True})],
+    [
+        (4, 3, 50, {}),
+        (3, 2, 37, {}),
+        (5, 1, 64, {}),
+        (8, 2, 40, {}),
+        (2, 2, 33, {"bias": False}),
+        (4, 2, 48, {"shared": True}),
+    ],
 )
 def test_talking_heads(heads, batch, count, options, dtype, expanded):
     """Results and gradients differ from those in fp64 at most half more than eager's do."""

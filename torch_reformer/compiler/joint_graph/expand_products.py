@@ -28,7 +28,7 @@ from .propagate_memory_format import ANY_ORDER, OF_MATRICES, apply, changes_by
 aten = torch.ops.aten
 
 DEVICES = {"cuda"}  # on CPUs a product takes less time than a program that reads a slice for each term
-MOST_TERMS = 5  # and columns: for each of them a program reads a slice and a row of the weight (ir/kernel_limits.py)
+MOST_TERMS = 8  # and columns: for each of them a program reads a slice and a row of the weight (ir/kernel_limits.py)
 LEAST_OF_LINE = 16  # adjacent elements
 _PRODUCTS = {aten.mm.default, aten.addmm.default, aten.bmm.default}
 _DTYPES = {torch.float32, torch.bfloat16, torch.float16}
