@@ -30,8 +30,8 @@ struct ProgramKey {
   bool operator==(const ProgramKey& other) const {
     return number == other.number && result == other.result && elements_per_thread == other.elements_per_thread &&
            lines_per_access == other.lines_per_access && input_types == other.input_types &&
-           accesses == other.accesses && placements == other.placements && places == other.places && map_widths == other.map_widths &&
-           placed_outputs == other.placed_outputs;
+           accesses == other.accesses && placements == other.placements && places == other.places &&
+           map_widths == other.map_widths && placed_outputs == other.placed_outputs;
   }
   uint64_t hash() const;
 };

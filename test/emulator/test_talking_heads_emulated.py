@@ -1,4 +1,4 @@
-"""Attention's heads mixed by the GPU's kernels, emulated. Slices of the scores, and rows of the weights, share places."""
+"""Attention's heads mixed by the GPU's kernels, emulated. Slices of scores share places, and so do rows of weights."""
 
 import pytest
 import torch
