@@ -366,3 +366,17 @@ def test_writes_to_what_is_mixed(expanded):
     assert expanded
     for one, other in zip(found, trained(step), strict=True):
         torch.testing.assert_close(one, other)
+
+
+@needs_aten
+def test_sizes_that_change():
+    """Plans for any sizes keep the products."""
+    torch.manual_seed(0)
+    model = TalkingHeads(4)
+    torch._dynamo.reset()
+    with as_on_gpus(), as_on_hopper():
+        compiled = torch.compile(model, backend="reformer", dynamic=True)
+        for batch, count in ((2, 40), (3, 33)):
+            x = torch.randn(batch, count, 16, requires_grad=True)
+            for one, other in zip(results(compiled, model, x), results(model, model, x), strict=True):
+                torch.testing.assert_close(one, other, rtol=1e-5, atol=1e-5)
