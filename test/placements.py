@@ -49,6 +49,10 @@ def _of_packed(size) -> Tensor:
     return torch.empty(n, c // count, h, w + 1, count)[..., 1:, :].permute(0, 2, 3, 1, 4)
 
 
+def _twice(channels_first: Tensor) -> Tensor:
+    return channels_first.permute(0, 2, 3, 1)[:, :, :, None].expand(-1, -1, -1, 2, -1)
+
+
 # Functions of a program result's sizes that return a tensor of these sizes, elements in order, with any strides.
 PLACES = {
     "aligned part": lambda size: _wide(size, 8, 8),
@@ -67,6 +71,11 @@ TURNED = {
     "fours turned": lambda size: _packed(size, 4),
     "part of pairs turned": _of_packed,
     "turned, unaligned": lambda size: torch.empty(math.prod(size) + 1)[1:].view(size).permute(0, 2, 3, 1),
+}
+# Transposed ones whose channels repeat; for inputs only.
+TURNED_TWICE = {
+    "turned, twice": lambda size: _twice(torch.empty(size[0], size[1] // 2, *size[2:])),
+    "part of turned, twice": lambda size: _twice(torch.empty(size[0], size[1] // 2 + 3, *size[2:])[:, 2:-1]),
 }
 REPEATED = {
     "an image": lambda size: torch.empty(1, size[2], size[3], size[1]).expand(size[0], -1, -1, -1),
@@ -125,7 +134,11 @@ def placed_tensors(tested: Program, size, dtype, way: str) -> tuple[Tensor, list
     The full-size input is strided in this way, other inputs repeat elements, and images share their row values.
     """
     acc, everything = acc_for(size, dtype, "nhwc"), tensors_for(size, dtype, "nhwc")
-    places = {"full": {**PLACES, **TURNED}[way], "half": REPEATED["an image"], "mask": REPEATED["channels of images"]}
+    places = {
+        "full": {**PLACES, **TURNED, **TURNED_TWICE}[way],
+        "half": REPEATED["an image"],
+        "mask": REPEATED["channels of images"],
+    }
     there, dense = [], []
     for name in tested.inputs:
         tensor = everything[name]

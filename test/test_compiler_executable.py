@@ -27,6 +27,26 @@ def test_each_step_can_be_rehearsed(name, monkeypatch):
     assert len(run) == 2 and sum(step.kind in ("conv2d", "stitch", "conv2d_grads") for step in steps) > 1
 
 
+def test_a_plan_waits_for_its_kernels(monkeypatch):
+    """Both graphs are planned before the first has to wait, and each waits once."""
+    torch._dynamo.reset()
+    events = []
+
+    class Kernels:
+        def wait(self):
+            events.append("wait")
+
+    def begin(emitted):
+        events.append("begin")
+        return Kernels()
+
+    monkeypatch.setattr(executable, "precompile", begin)
+    model, x = torch.compile(nn.Sequential(nn.Linear(3, 3), nn.ReLU()), backend=backend.reformer), torch.randn(2, 3)
+    for _ in range(2):
+        model(x).sum().backward()
+    assert events == ["begin", "begin", "wait", "wait"]
+
+
 def test_fake_tensors(monkeypatch):
     """Fake tensors have no memory to compute with."""
     model, x = nn.Linear(3, 3), torch.randn(2, 3)

@@ -36,6 +36,10 @@ FUNCTIONS = {
         lambda x, y: (x * y).sigmoid().contiguous() + y,
         lambda: (images(2, 8, 4, 4), randn(2, 8, 4, 4)),
     ),
+    "repeated": (
+        lambda x, y: (x.unflatten(1, (2, -1)) * y[:, None]).flatten(1, 2),
+        lambda: (images(2, 16, 4, 4), randn(2, 8, 4, 4)),
+    ),
     "two transposed": (
         lambda x, y, z: x * y + z * x,
         lambda: (images(2, 8, 4, 4), randn(2, 8, 4, 4), randn(2, 8, 4, 4)),

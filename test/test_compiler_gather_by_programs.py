@@ -50,6 +50,21 @@ def test_narrow_rows(function, rows, columns, count):
     assert ("aten::embedding" in [line.kind for line in reports[0].lines]) != is_taken
 
 
+def test_rows_that_nothing_reads_any_more(monkeypatch):
+    """Columns are gathered instead (passes/gather_columns.py), whose pass comes first."""
+    gather_columns = importlib.import_module("torch_reformer.compiler.passes.gather_columns")
+    monkeypatch.setattr(gather_columns, "DEVICES", {"cpu", "cuda"})
+
+    def function(table, index):
+        bias = F.embedding(index, table).permute(2, 0, 1).contiguous()
+        return torch.bmm(bias, bias.transpose(1, 2))
+
+    table, index, reports = torch.randn(40, 8), torch.randint(40, (30, 20)), []
+    with torch.no_grad():
+        torch.testing.assert_close(without_dynamo(function, reports.append)(table, index), function(table, index))
+    assert "aten::index_select" in [line.kind for line in reports[0].lines]
+
+
 def test_what_only_programs_read_is_not_copied():
     reports = []
     with torch.no_grad():

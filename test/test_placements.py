@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from placements import PLACES, TURNED, in_sizes, on, placed_programs, placed_tensors, written_like
+from placements import PLACES, TURNED, TURNED_TWICE, in_sizes, on, placed_programs, placed_tensors, written_like
 
 from torch_reformer import program
 from torch_reformer.program import Program
@@ -11,7 +11,7 @@ from torch_reformer.runtime import plan
 SIZES = [(2, 24, 3, 5), (5, 40, 2, 1), (1, 1024, 2, 3), (64, 8, 3, 4)]
 
 
-@pytest.mark.parametrize("way", [*PLACES, *TURNED])
+@pytest.mark.parametrize("way", [*PLACES, *TURNED, *TURNED_TWICE])
 @pytest.mark.parametrize("size", SIZES, ids=str)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16], ids=str)
 def test_inputs(dtype, size, way, device):

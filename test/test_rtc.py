@@ -1,6 +1,7 @@
 """Run-time compilation of kernels and its cache. NVRTC needs no GPU."""
 
 import ctypes
+import functools
 import os
 import re
 import subprocess
@@ -300,10 +301,33 @@ def launch_all(entries):
         gpu.launch(entry, Arguments())
 
 
+def compiled(run, architecture="sm_90") -> int:
+    ahead = compile_ahead.compile_ahead(architecture, run)
+    ahead.wait()
+    return ahead.count
+
+
+def test_two_batches_one_after_the_other():
+    """A batch begins at once, and those that come meanwhile have to wait for it."""
+    batches = [scales(*range(20, 24)), scales(*range(30, 34))]
+    ahead = [compile_ahead.compile_ahead("sm_90", functools.partial(launch_all, each)) for each in batches]
+    ahead[1].wait()
+    assert ahead[0].batch.done() and [each.count for each in ahead] == [4, 4]
+    assert gpu.note_launches("sm_90", lambda: launch_all(sum(batches, []))) == []
+
+
+def test_a_kernel_that_is_launched_before_it_is_compiled():
+    entries = scales(*range(40, 44))
+    ahead = compile_ahead.compile_ahead("sm_90", lambda: launch_all(entries))
+    code = gpu.compile_entry(entries[-1], "sm_90").code
+    ahead.wait()
+    assert gpu.compile_entry(entries[-1], "sm_90").code == code
+
+
 def test_many_are_compiled_ahead():
     """Worker processes compile; then the kernels are in this process and in the cache."""
     entries = scales(2, 3, 5)
-    assert compile_ahead.compile_ahead("sm_90", lambda: launch_all(entries + entries)) == 3
+    assert compiled(lambda: launch_all(entries + entries)) == 3
     assert gpu.note_launches("sm_90", lambda: launch_all(entries)) == []
     assert all(gpu.compile_entry(entry, "sm_90").from_cache for entry in entries)
     assert [each.entry for each in gpu.note_launches("sm_80", lambda: launch_all(entries))] == entries
@@ -312,12 +336,12 @@ def test_many_are_compiled_ahead():
 def test_of_another_process_they_are_in_the_cache():
     (entry,) = scales(7)
     gpu.compile_entry(entry, "sm_86")
-    assert compile_ahead.compile_ahead("sm_86", lambda: launch_all([entry])) == 0
+    assert compiled(lambda: launch_all([entry]), "sm_86") == 0
 
 
 def test_what_can_not_be_compiled_ahead_fails_when_it_is_launched():
     broken = gpu.Entry("test/scale", "broken", "fp32, not a number")
-    assert compile_ahead.compile_ahead("sm_90", lambda: launch_all([*scales(8), broken])) == 2
+    assert compiled(lambda: launch_all([*scales(8), broken])) == 2
     assert [each.entry for each in gpu.note_launches("sm_90", lambda: launch_all([*scales(8), broken]))] == [broken]
     with pytest.raises(ValueError, match="the kernel test/scale broken can't be compiled"):
         gpu.compile_entry(broken, "sm_90")
@@ -327,7 +351,7 @@ def test_processes_that_die(tmp_path, monkeypatch):
     """Nothing waits for them; the first launch compiles."""
     (tmp_path / "worker.py").write_text("raise SystemExit(1)")
     monkeypatch.setattr(compile_ahead, "_WORKER", tmp_path / "worker.py")
-    assert compile_ahead.compile_ahead("sm_90", lambda: launch_all(scales(9, 10, 11))) == 3
+    assert compiled(lambda: launch_all(scales(9, 10, 11))) == 3
     assert len(gpu.note_launches("sm_90", lambda: launch_all(scales(9, 10, 11)))) == 3
 
 

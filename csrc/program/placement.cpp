@@ -64,7 +64,8 @@ bool find_placement(const int64_t* sizes, const int64_t* strides, size_t dimensi
   if (!found.line_digits) found.of_line[size_t(found.line_digits++)] = {1, 0};
   if (columns != width) return false;
   if (!found.column_digits || found.of_column[0].stride == 1) return true;
-  return found.column_digits == 1 && found.of_column[0].stride > 1 && found.of_line[0].stride == 1;
+  if (found.column_digits == 2 && found.of_column[1].stride != 0) return false;
+  return found.of_column[0].stride > 1 && found.of_line[0].stride == 1;
 }
 
 }  // namespace reformer

@@ -20,7 +20,8 @@ struct Placement {
   static constexpr int64_t kMostPacked = 4;  // adjacent columns of a transposed tensor
   // The least significant digit first. The column's first digit has stride 1; a tensor whose columns are all equal
   // has no column digits. In a transposed tensor the line's first digit has stride 1, and the column is a single digit
-  // with another stride; or the column's first digit has stride 1, and its count is the stride of the line's.
+  // with another stride, and maybe one of stride 0 for columns that repeat; or the column's first digit has stride 1,
+  // and its count is the stride of the line's.
   std::array<Digit, kMostOfLine> of_line{};
   std::array<Digit, kMostOfColumn> of_column{};
   int8_t line_digits = 0, column_digits = 0;
@@ -36,12 +37,14 @@ struct Placement {
   // The number of lines after which the same elements repeat; 0 if they don't.
   int64_t period() const;
   bool is_transposed() const {
-    if (column_digits == 1) return of_column[0].stride != 1;
+    if (column_digits && of_column[0].stride != 1) return true;
     const int64_t columns = of_column[0].count;
     return column_digits == 2 && columns <= kMostPacked && of_line[0].stride == columns && of_line[0].count > 1;
   }
   // Number of adjacent columns of a transposed tensor.
-  int64_t packed() const { return column_digits == 2 && is_transposed() ? of_column[0].count : 1; }
+  int64_t packed() const { return is_transposed() && of_column[0].stride == 1 ? of_column[0].count : 1; }
+  // True if a transposed tensor's columns repeat.
+  bool repeats_columns() const { return is_transposed() && packed() == 1 && column_digits == 2; }
   // Number of adjacent elements beginning at any multiple of so many columns, or lines.
   int64_t adjacent_columns() const { return column_digits && of_column[0].stride == 1 ? of_column[0].count : 1; }
   int64_t adjacent_lines() const { return is_transposed() ? of_line[0].count : 1; }

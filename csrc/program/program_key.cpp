@@ -18,7 +18,10 @@ ProgramKey::ProgramKey(const ProgramCall& call)
   put(accesses, kMostInputs, uint64_t(access.acc));
   for (size_t i = 0; i < std::min<size_t>(call.placements.size(), 16); ++i) {
     const Placement& placement = call.placements[i];
-    const int columns = placement.is_transposed() ? 2 + int(placement.packed()) : placement.column_digits;
+    static_assert(Placement::kMostPacked == 4);
+    const int columns = placement.repeats_columns() ? 7
+                        : placement.is_transposed() ? 2 + int(placement.packed())
+                                                    : placement.column_digits;
     placements[i / 8] |= uint64_t(placement.line_digits + 16 * columns) << 8 * (i % 8);
   }
   for (size_t i = 0; i < inputs; ++i)  // a mapped tensor has no columns in its placement

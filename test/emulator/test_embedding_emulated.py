@@ -21,7 +21,7 @@ class Arguments(ctypes.Structure):
         *((name, ctypes.c_void_p) for name in ("ids", "grad", "to")),
         *((name, ctypes.c_int32) for name in ("count", "rows", "columns")),
         ("padding", ctypes.c_int64),
-        *((name, ctypes.c_bool) for name in ("by_frequency", "adds")),
+        *((name, ctypes.c_bool) for name in ("by_frequency", "adds", "is_large")),
         *((name, ctypes.c_int32) for name in ("columns_each", "groups")),
         ("by_groups", ctypes.c_uint32 * 3),
     ]
@@ -40,6 +40,7 @@ def gradient(
     chunks_each=1,
     warp=32,
     seed=0,
+    is_large=False,
 ):
     """Gradient by `groups` blocks for the rows of each table, and blocks for `chunks_each` chunks of columns, at most
     two; a chunk is what a warp reads at once."""
@@ -52,7 +53,7 @@ def gradient(
     count, rows_of_table = len(ids) // tables, rows // tables
     shift = (groups - 1).bit_length()
     divider = (ctypes.c_uint32 * 3)(groups, -(-(2 ** (31 + shift)) // groups), shift)
-    options = padding, by_frequency, base is not None
+    options = padding, by_frequency, base is not None, is_large
     numbers = count, rows_of_table, columns, *options, columns_each, groups, divider
     emulator.launch(
         "csrc/hip/embedding/embedding.hip",
@@ -106,6 +107,20 @@ def test_fewer_rows_at_a_time():
     ids = torch.randint(0, 37, (5000,)).int()
     for groups in (1, 2):
         check(ids, 8, 37, groups=groups)
+
+
+def test_a_warp_with_more_hits_than_its_place():
+    """The first warp's ids are all of one block's rows, and those of the others of both blocks' alike."""
+    ids = torch.randint(0, 40, (2400,))
+    ids[: 2400 // (THREADS // 32)] &= ~1
+    for seed in (0, 1):
+        check(ids, 8, 40, groups=2, seed=seed)
+
+
+def test_large_results():
+    """Which are written around the second-level cache."""
+    check(torch.randint(0, 50, (300,)), 24, 50, is_large=True)
+    check(torch.randint(0, 50, (300,)), 24, 50, torch.float32, is_large=True)
 
 
 def test_strange_ids():

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from look_ups import looked_up, looking_up
 from marks import slow
-from placements import TURNED, in_sizes, placed, written_like
+from placements import TURNED, TURNED_TWICE, in_sizes, placed, placed_programs, placed_tensors, written_like
 from test_stitch import CHANNEL, FULL, acc_for, programs, tensors_for
 
 import emulator
@@ -72,6 +72,21 @@ def check(tested, size, dtype, way, warp, outputs=()):
     for memory in into.values():  # nothing is written around the output
         everything = memory.as_strided((memory.untyped_storage().size() // memory.itemsize,), (1,), 0)
         assert memory.dtype == torch.bool or everything.isnan().sum() == everything.numel() - count
+
+
+@pytest.mark.parametrize("warp", [32, *slow(64)])
+@pytest.mark.parametrize("way", TURNED_TWICE)
+@pytest.mark.parametrize("size", [(2, 24, 4, 8), (1, 72, 33, 4), *slow((3, 6, 3, 5), (2, 264, 2, 2))], ids=str)
+@pytest.mark.parametrize("dtype", [torch.bfloat16, *slow(torch.float32)], ids=str)
+def test_channels_that_repeat(dtype, size, way, warp):
+    """Bit by bit as if they were copied, where nothing is added up."""
+    for tested in placed_programs()[1:]:  # without reductions of rows
+        acc, dense, turned = placed_tensors(tested, size, dtype, way)
+        actual = stitch(tested, acc, turned, warp=warp)
+        assert planner().is_of_tiles() or "full" not in tested.inputs
+        for output, one, other in zip(tested.outputs, actual, stitch(tested, acc, dense, warp=warp), strict=True):
+            rounding = 0 if output.kind == "store" else 1e-5
+            torch.testing.assert_close(one, other, rtol=rounding, atol=rounding)
 
 
 @pytest.mark.parametrize("way", TURNED)

@@ -16,7 +16,7 @@ from emulator.test_stitch_heights_emulated import PROGRAMS as OF_HEIGHTS
 from look_ups import looked_up, looking_up
 from mapped import reading
 from marks import slow
-from placements import TURNED, with_five_dimensions, written_like
+from placements import TURNED, TURNED_TWICE, with_five_dimensions, written_like
 from test_mapped import case
 from test_mma_code import check_generated, ptx_of
 
@@ -128,6 +128,19 @@ def test_tiles_compile(architecture, name):
     tensors = [turned if kind == "full" else tensor(kind, size) for kind in tested.inputs.values()]
     into = {i: turned.to(tested.outputs[i].dtype or torch.bfloat16) for i in outputs}
     check_generated(architecture, source(tested, acc, tensors, into=into), {"stitch_test", "stitch_test_finish"})
+
+
+@pytest.mark.parametrize("architecture", compile_kernels.ARCHITECTURES)
+def test_tiles_whose_channels_repeat_compile(architecture):
+    """The gradient of a gated sum over halves of the channels."""
+    grad, size = program.full("grad"), (2, 320, 8, 8)
+    tested = Program(
+        program.store(grad * program.plane("gate")), program.sum(grad * program.acc(), "plane", torch.bfloat16)
+    )
+    acc = torch.empty(size, dtype=torch.bfloat16).contiguous(memory_format=torch.channels_last)
+    turned = written_like(TURNED_TWICE["turned, twice"](size), torch.bfloat16)
+    file = source(tested, acc, [turned, tensor("plane", size)])
+    check_generated(architecture, file, {"stitch_test", "stitch_test_finish"})
 
 
 @pytest.mark.parametrize("is_turned", [False, True], ids=["", "transposed"])

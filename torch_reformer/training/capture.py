@@ -94,7 +94,7 @@ class StepBackend:
         same = [(place, real[place]) for place in (first if weights else places)]
         at = {place: number for number, place in enumerate([*first, *[None] * len(extra), *rest])}
         results = len(_results(module))
-        layouts = _layouts([*state, *averaged])
+        layouts = _layouts([*(real[place] for place in first), *state, *averaged])
 
         def step(*flat):
             inputs = [flat[at[place]] for place in range(len(real))]
@@ -164,11 +164,12 @@ class StepBackend:
             scales = scaling.tensors(one.device) if scaling else (one,)
             if any(args[place] is not tensor for place, tensor in same) or (weights and weights.have_changed()):
                 raise ChangedParameters
-            if _layouts([*state, *averaged]) != layouts:  # Dynamo looks at the loss's inputs only
+            fixed = [args[place] for place in first]
+            # Dynamo looks at the loss's inputs only, and not at parameters' strides in torch 2.11.
+            if _layouts([*fixed, *state, *averaged]) != layouts:
                 raise ChangedParameters
             with torch.no_grad():
-                flat = [*(args[place] for place in first), *sums, *state, *averaged, *scales]
-                flat += [args[place] for place in rest]
+                flat = [*fixed, *sums, *state, *averaged, *scales, *(args[place] for place in rest)]
                 outputs = compiled(*flat)
                 if update:
                     torch.autograd.graph.increment_version([*params, *state, *(weights.averaged if weights else ())])

@@ -19,6 +19,7 @@ from .micro_batches import parts
 from .scaling import Scaling
 from .swapping import places_of, swapped
 from .traced import TRACED
+from .tracing import compiling
 from .update import Untraceable
 
 if TYPE_CHECKING:
@@ -127,7 +128,7 @@ def _make_state(optimizer: Optimizer) -> None:
             param.grad = torch.zeros_like(param) if param.requires_grad else None
     optimizer.param_groups = [group | {name: TRACED[name] for name in TRACED if name in group} for group in groups]
     try:
-        with torch.no_grad(), torch.compiler._compile_session_context():
+        with torch.no_grad(), compiling():
             optimizer.step()
     except Exception as error:
         raise Untraceable(f"{type(optimizer).__name__}.step() fails ({type(error).__name__}: {error})") from error

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -185,9 +185,11 @@ class TrainingStep:
             results.append(self._own(self._last(*last)[1]))
         except (MissingState, ChangedParameters, TorchDynamoException, FailOnRecompileLimitHit) as error:
             if self.reason_to_begin_anew(error):
-                return self._apart(self._loss, batch)
-            self._drop_sums()
-            result = self._apart(self._compiled_loss(), batch)  # raises what the loss raises
+                return self._apart(self._loss, batch, results)
+            try:
+                result = self._apart(self._compiled_loss(), batch, results)  # raises what the loss raises
+            finally:
+                self._drop_sums()
             self._go_apart(_sentence(error))
             return result
         except BaseException:
@@ -227,12 +229,21 @@ class TrainingStep:
         """A copy, if the next replay of a CUDA graph would write over the result."""
         return tree_map_only(Tensor, Tensor.clone, result) if self._mode == "reduce-overhead" else result
 
-    def _apart(self, loss: Callable, batch: tuple):
-        """Run the step by autograd and the optimizer's own step()."""
+    def _apart(self, loss: Callable, batch: tuple, done: Sequence = ()):
+        """Run the step by autograd and the optimizer's own step().
+
+        Args:
+            done: results of the first micro-batches, whose gradients are summed up. They do not run again, as they
+                have updated buffers and drawn random numbers.
+        """
         scaler = self._scaling.scaler if self._scaling else None
         self._drop_grads()
-        results = []
+        for param, total in self._sums.items() if done else ():
+            param.grad = total.clone()
+        results = [*done]
         for number, part in enumerate(parts(batch, self._accumulate)):
+            if number < len(done):
+                continue
             with without_sync(self._module, number + 1 < self._accumulate):
                 result = loss(self._module, *part)
                 first = result[0] if isinstance(result, (tuple, list)) else result

@@ -118,6 +118,18 @@ template <class T, int N>
 DEVICE void store(T* to, const Pack<T, N>& pack) {
   *reinterpret_cast<Pack<T, N>*>(to) = pack;
 }
+// Like store, for global memory that nothing reads soon: it is the first to leave the second-level cache.
+template <class T, int N>
+DEVICE void store_streaming(T* to, const Pack<T, N>& pack) {
+#if defined(REFORMER_NVIDIA)
+  if constexpr (sizeof(pack) == 16)
+    asm volatile("st.global.cs.v4.b32 [%0], {%1, %2, %3, %4};" ::"l"(__cvta_generic_to_global(to)), "r"(word(pack, 0)),
+                 "r"(word(pack, 1)), "r"(word(pack, 2)), "r"(word(pack, 3))
+                 : "memory");
+  else
+#endif
+    store<T, N>(to, pack);
+}
 // Like store, for global memory. In PTX, as nvcc would split some packs of 8 and 16 bytes.
 template <class T, int N>
 DEVICE void store_global(T* to, const Pack<T, N>& pack) {

@@ -10,9 +10,10 @@
 namespace reformer {
 namespace {
 
-// Blocks read all ids, twice. With more bytes of ids, PyTorch's kernels, which sort them, are faster.
+// Blocks read all ids, at most twice. With more bytes of ids, PyTorch's kernels, which sort them, are faster.
 constexpr int64_t kMostScanned = int64_t{1} << 29;
-constexpr int64_t kMostY = 65535;  // blocks along y
+constexpr int64_t kMostY = 65535;               // blocks along y
+constexpr int64_t kCached = int64_t{32} << 20;  // bytes that a second-level cache may still have for the next kernels
 
 const gpu::Kernel* kernel_of(const char* type, const char* ids, int elements) {
   static const TypedKernel kernels[] = {
@@ -46,6 +47,7 @@ Planned<EmbeddingGradConfig> configure_embedding_grad(DType type, bool wide_ids,
   const int64_t groups = std::clamp<int64_t>(wanted / (tables * fewest), 1, rows);
   a.groups = int(std::max(groups, ceil_div(rows, kEmbeddingRows)));
   a.by_groups = make_divider(a.groups);
+  a.is_large = tables * rows * columns * element_size(type) > kCached;
   const int64_t blocks = tables * a.groups;
   a.columns_each = int(ceil_div(chunks, std::clamp(wanted / blocks, fewest, chunks)) * chunk);
   config.launch.blocks_x = uint32_t(blocks);

@@ -82,20 +82,41 @@ struct EmbeddingGrad {
     }
   }
 
-  // Lists the hits of these rows in the order of the ids, if there is room for them, and returns their number.
+  // Lists the hits of these rows in the order of the ids, if there is room for them, and returns their number. Each
+  // warp lists its hits in a place of its own, and moves them up once all warps' numbers are known. Where a warp has
+  // more of them than its place has room for, all ids are read again.
   DEVICE int list(int part, int log) {
+    constexpr int kRounds = kHits / kWarps / kWarp, kPlace = kRounds * kWarp;
     const Range own = share_of(p.count);
+    Hit* const place = shared.hits + warp * kPlace;
     int count = 0;
-    scan<kIds>(part, log, own, [&](Ballot found, int, int) { count += bits_of(found); });
+    scan<kIds>(part, log, own, [&](Ballot found, int at, int row) {
+      const int to = count + bits_below(found, lane);
+      if (row >= 0 && to < kPlace) place[to] = {at + lane, row};
+      count += bits_of(found);
+    });
     if (lane == 0) shared.count[warp] = count;
     barrier();
-    int before = 0, all = 0;
+    int before = 0, all = 0, most = 0;
     UNROLL
     for (int i = 0; i < kWarps; ++i) {
       if (i < warp) before += shared.count[i];
       all += shared.count[i];
+      if (shared.count[i] > most) most = shared.count[i];
     }
-    if (all && all <= kHits) {
+    if (most <= kPlace) {
+      int at[kRounds], row[kRounds];
+      UNROLL
+      for (int i = 0; i < kRounds; ++i) {
+        const int own = i * kWarp + lane;
+        at[i] = own < count ? place[own].at : 0;
+        row[i] = own < count ? place[own].row : 0;
+      }
+      barrier();
+      UNROLL
+      for (int i = 0; i < kRounds; ++i)
+        if (const int own = i * kWarp + lane; own < count) shared.hits[before + own] = {at[i], row[i]};
+    } else if (all <= kHits) {
       scan<kIds>(part, log, own, [&](Ballot found, int at, int row) {
         if (row >= 0) shared.hits[before + bits_below(found, lane)] = {at + lane, row};
         before += bits_of(found);
@@ -152,7 +173,10 @@ struct EmbeddingGrad {
       UNROLL
       for (int j = 0; j < kCount; ++j) sum[j] += values[j];
     }
-    store<T, kCount>(to, narrow<T, kCount>(sum));
+    if (p.is_large)
+      store_streaming<T, kCount>(to, narrow<T, kCount>(sum));
+    else
+      store<T, kCount>(to, narrow<T, kCount>(sum));
   }
 
   // Calls visit(ballot of the lanes whose hit is of this row, number of the first lane's hit) for these hits.

@@ -21,7 +21,7 @@ inline StitchPlacement stitch_placement(const Placement& of) {
     placed.line[i] = int(of.of_line[size_t(i)].stride);
   }
   if (of.column_digits) placed.of_column = make_divider(int(of.of_column[0].count));
-  placed.column = int(of.of_column[of.is_transposed() && of.column_digits == 1 ? 0 : 1].stride);
+  placed.column = int(of.of_column[of.is_transposed() && of.packed() == 1 ? 0 : 1].stride);
   return placed;
 }
 
@@ -81,6 +81,7 @@ constexpr int kSharedBesidesRows = 2048;  // bytes used by a block and the drive
 constexpr int kMostResults = 64;          // of a thread at once, in registers
 constexpr int kLeastGroups = 8;           // groups per thread, if rows end within the last of them
 constexpr int kWideAccess = 4;            // elements that a thread of a row kernel computes at once
+constexpr int kFewThreads = 64;           // of a multiprocessor: fewer leave most of its time to single threads
 
 inline int ceil_div(int a, int b) { return (a + b - 1) / b; }
 
@@ -238,8 +239,12 @@ inline void launch_lines(StitchConfig& config, const ProgramShape& shape, const 
     const int of_columns = ceil_div(groups, across) + int(config.tails);
     const int images = config.images ? int(shape.images) : 1;
     a.image_lines = a.lines / images;
-    // At least two lines per thread are in flight at once. A few blocks more than run at once would take twice as long.
-    a.image_parts = std::clamp(ceil_div(a.image_lines, lines * 2), 1, std::max(1, wanted / (of_columns * images)));
+    // At least two lines per thread are in flight at once, unless there are few. A few blocks more than run at once
+    // would take twice as long.
+    const bool is_small = !needs.reductions && int64_t{a.lines} * groups < int64_t{multiprocessors} * kFewThreads * 2;
+    const int of_thread = is_small ? 1 : 2;
+    a.image_parts =
+        std::clamp(ceil_div(a.image_lines, lines * of_thread), 1, std::max(1, wanted / (of_columns * images)));
     // A load through maps waits for its tables and for arithmetic: other blocks' stores have to fill the time, so there
     // are as many as registers allow, one after another.
     if (needs.maps && !needs.reductions) a.image_parts = ceil_div(a.image_lines, lines * needs.lines_at_once);
@@ -295,6 +300,9 @@ inline void launch_tiles(StitchConfig& config, const ProgramShape& shape, const 
   a.image_parts = ceil_div(a.image_lines, tiles * down);
   if (needs.reductions)
     a.image_parts = std::clamp(a.image_parts, 1, std::max(1, multiprocessors * 16 / (groups * images)));
+  // A kernel that adds up two parts of a small plane takes longer than what blocks with one part leave idle.
+  const bool has_planes_only = needs.reductions && needs.of_planes == needs.reductions;
+  if (has_planes_only && a.image_parts == 2 && groups * images >= 3 * multiprocessors) a.image_parts = 1;
   launch_groups(config, needs, images, groups);
 }
 
@@ -347,11 +355,12 @@ inline StitchConfig configure_stitch(const ProgramShape& shape, int elements, co
   a.by_channels = make_divider(a.channels);
   config.count = elements;
   while (config.count * needs.stored > stitch_launch::kMostResults) config.count /= 2;
-  // Sums of many taps on a small result: more threads, each with fewer elements.
+  // Small results: more threads, each with fewer elements, whose instructions take longer than their bytes; above all
+  // sums of many taps.
   const auto threads = [&] { return int64_t{a.lines} * ceil_div(a.width, config.count); };
-  constexpr int kThreads = 1024;  // of a multiprocessor
-  if (needs.lines_at_once == 1 && !needs.lines)
-    while (config.count > 1 && threads() < int64_t{gpu.multiprocessors} * kThreads) config.count /= 2;
+  const bool is_tiled = needs.lines, adds_up = needs.reductions || needs.rows;
+  const int wanted = needs.lines_at_once == 1 ? 1024 : adds_up ? 0 : stitch_launch::kFewThreads;  // of a multiprocessor
+  while (!is_tiled && config.count > 1 && threads() < int64_t{gpu.multiprocessors} * wanted) config.count /= 2;
   const bool may_end = config.channels_along && !needs.draws && !needs.lines;
   while (a.width % config.count && !(may_end && a.width >= stitch_launch::kLeastGroups * config.count))
     config.count /= 2;

@@ -304,10 +304,12 @@ DEVICE long long place(const StitchPlacement& of, int line, int column) {
   return kColumns ? at + column : at;
 }
 
-// The address of an element of a transposed tensor, at the first of kPacked adjacent columns.
+// The address of an element of a transposed tensor, at the first of kPacked adjacent columns. kPacked 0: columns
+// repeat.
 template <int kLines, int kPacked>
 DEVICE long long transposed_place(const StitchPlacement& of, int line, int column) {
-  return place<kLines, 0>(of, line, column) + static_cast<long long>(column / kPacked) * of.column;
+  if constexpr (kPacked == 0) divide_with_rest(column, of.of_column);
+  return place<kLines, 0>(of, line, column) + static_cast<long long>(column / (kPacked ? kPacked : 1)) * of.column;
 }
 
 // The number of a table's row, from its index. Traps if the table has no such row, as PyTorch's kernels do.

@@ -106,7 +106,8 @@ void StitchWriter::write_one(size_t o, const std::string& at, const std::string&
 std::string StitchWriter::place_text(int32_t number) const {
   const Placement& placement = contents_.call.placements[size_t(number)];
   const std::string of_line = std::to_string(placement.line_digits);
-  return (placement.is_transposed() ? "transposed_place<" + of_line + ", " + std::to_string(placement.packed())
+  return (placement.is_transposed() ? "transposed_place<" + of_line + ", " +
+                                          std::to_string(placement.repeats_columns() ? 0 : placement.packed())
                                     : "place<" + of_line + ", " + std::to_string(placement.column_digits)) +
          ">(p.placed[" + std::to_string(number) + "], line, column)";
 }

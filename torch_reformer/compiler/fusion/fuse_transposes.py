@@ -7,6 +7,7 @@ from __future__ import annotations
 import torch
 
 from ..ir.access import Access, relaid
+from ..ir.digits import with_strides, without_strides
 from ..ir.graph import Call, Map, Value, View
 from ..ir.index_maps import index_map_of, inverse
 from ..ir.iteration_space import IterationSpace, find_space
@@ -69,7 +70,7 @@ def _reading(group: FusionGroup, source: View, result: Value) -> FusionGroup | N
         changed.transposed[key] = new
         changed.inputs[new] = View(source.value, new[1])
         changed.operands = changed.operands | {new[2]}
-        if isinstance(key[2], Access) and all(index_map != key[2] for *_, index_map in changed.inputs):
+        if key[2] != group.full_map and all(index_map != key[2] for *_, index_map in changed.inputs):
             changed.operands.remove(key[2])
     space = None if group.anchor else _space(changed)
     if space is None or not group.supports(space):
@@ -81,12 +82,13 @@ def _reading(group: FusionGroup, source: View, result: Value) -> FusionGroup | N
 def _in_source(group: FusionGroup, key: InputKey, source: View, result: Value) -> InputKey | None:
     """The key by which the group reads the source instead of the copy; None if there is none."""
     _, layout, index_map = key
-    if isinstance(index_map, Access):
-        found = relaid(index_map, layout, result.layout, source.layout)
-        return None if found is None else (source.value, found[1], found[0])
-    if index_map != group.full_map or not group.inputs[key].is_full:
+    is_access = isinstance(index_map, Access)
+    access = index_map if is_access else Access((0,), with_strides(index_map, group.numel), ())
+    found = relaid(access, layout, result.layout, source.layout)
+    if found is None:
         return None
-    return source.value, source.layout, index_map_of(result.layout, source.layout)
+    access, layout = found
+    return source.value, layout, access if is_access else without_strides(access.digits)
 
 
 def _space(group: FusionGroup) -> IterationSpace | None:

@@ -31,6 +31,7 @@ from .placement import (
     are_read,
     are_transposed,
     layout_of_runs,
+    packed_columns,
     split,
 )
 from .targets import Targets
@@ -215,8 +216,7 @@ class IterationSpace:
         if all(stride == 0 for _, stride in columns):
             return None
         if are_transposed(columns, lines):
-            packed = columns[0][0] if len(columns) > 1 else 1
-            return 0, packed * lines[0][0]
+            return 0, packed_columns(columns) * lines[0][0]
         return columns[0][0], columns[0][0]
 
     def _adjacent_of_access(self, access: Access) -> tuple[int, int]:

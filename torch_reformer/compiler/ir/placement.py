@@ -24,8 +24,9 @@ def are_read(columns: Runs) -> bool:
 
 def are_transposed(columns: Runs, lines: Runs) -> bool:
     """True if elements of successive rows are adjacent, or pairs or fours of them, and kernels can transpose so many
-    rows and columns."""
-    packed = columns[0][0] if len(columns) == _OF_COLUMN and columns[0][1] == 1 else 1
+    rows and columns. The columns may repeat."""
+    packed = packed_columns(columns)
+    columns = columns[:-1] if len(columns) == _OF_COLUMN and columns[-1][1] == 0 else columns
     if len(columns) != 1 + (packed > 1) or packed not in (1, *_PACKED) or not lines or lines[0][1] != packed:
         return False
     count, stride = columns[-1]
@@ -33,6 +34,11 @@ def are_transposed(columns: Runs, lines: Runs) -> bool:
     if (packed == 1 and stride < 2) or lines[0][0] == 1:
         return False
     return all(count >= LEAST_TRANSPOSED and count % OF_TRANSPOSED == 0 for count in counts)
+
+
+def packed_columns(columns: Runs) -> int:
+    """How many columns of a transposed tensor are adjacent."""
+    return columns[0][0] if len(columns) == _OF_COLUMN and columns[0][1] == 1 else 1
 
 
 def layout_of_runs(runs: Runs) -> Layout:

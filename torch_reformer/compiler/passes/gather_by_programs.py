@@ -27,7 +27,7 @@ def gather_by_programs(graph: Graph) -> None:
             continue
         (rows,) = operation.results
         is_narrow = gather.columns * rows.dtype.itemsize <= _MOST_BYTES and rows.layout.is_row_major
-        if is_narrow and not all(isinstance(reader, Map) for reader in readers[rows]):
+        if is_narrow and not all(isinstance(reader, Map) for reader in readers.get(rows, [])):
             (copy,) = graph.add(
                 Map([View(rows, rows.layout)], "clone", lambda x: x), [Typed(rows.layout, rows.dtype, rows.device)]
             )

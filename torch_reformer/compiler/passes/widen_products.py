@@ -30,11 +30,13 @@ def widen_products(graph: Graph) -> None:
 
 
 def _only_cast(value: Value, readers: dict[Value, list[Operation | None]]) -> Map | None:
-    """The only reader of a GPU's product, if that is a cast to fp32 in the same order of memory whose result is only a
-    result of the graph; else None. Other readers of the cast would read more bytes of a wide product."""
+    """The only reader of a GPU's product, if that is a cast to fp32 in the same order of memory whose result has to be
+    stored, for calls (an optimizer's update) or as a result of the graph; else None. Kernels that compute the cast as
+    they read would read more bytes of a wide product."""
     cast, *others = readers.get(value, [None])
     if others or not is_cast(cast) or value.dtype not in NARROW or value.device.type != "cuda" or torch.version.hip:
         return None
     ((view,), (result,)) = cast.inputs, cast.results
     same = result.layout.matches(view.layout) and result.layout.is_dense
-    return cast if same and result.dtype == torch.float32 and readers.get(result) == [None] else None
+    is_stored = all(reader is None or isinstance(reader, Call) for reader in readers.get(result, [result]))
+    return cast if same and result.dtype == torch.float32 and is_stored else None

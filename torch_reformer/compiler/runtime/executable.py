@@ -15,6 +15,7 @@ from torch.fx import GraphModule
 from ...operators import run_plan
 from ...operators.dispatch import is_observed
 from ...runtime import aten
+from ...runtime.compile_ahead import Ahead
 from ...runtime.plan import Plan
 from ..analysis.report import Report
 from ..codegen.emit_plan import EmittedPlan
@@ -40,6 +41,8 @@ class Executable(Compiled):
         fixed: for each output of the graph that is no tensor, its value in a tuple; None for tensors.
     """
 
+    _ahead: Ahead | None = None  # kernels that are being compiled
+
     def __init__(
         self,
         module: GraphModule,
@@ -62,7 +65,7 @@ class Executable(Compiled):
         self._scaled = _scaled(graph)
 
     def __getstate__(self) -> dict[str, Any]:
-        left = "graph", "fusion", "tables", "_number"
+        left = "graph", "fusion", "tables", "_number", "_ahead"
         return {name: value for name, value in vars(self).items() if name not in left}
 
     def is_loaded(self) -> None:
@@ -70,8 +73,8 @@ class Executable(Compiled):
         self.report_to(reporting())
 
     def start(self) -> None:
-        """Compile the plan's kernels."""
-        precompile(self.emitted)
+        """Begin to compile the plan's kernels. The next graph is planned meanwhile."""
+        self._ahead = precompile(self.emitted)
         assert len(self.tables) == len(self.emitted.tables)  # made now, as a CUDA graph may be captured next
         self._number = self.plan.number
 
@@ -100,7 +103,15 @@ class Executable(Compiled):
         other.emitted, other._number = dataclasses.replace(self.emitted, plan=plan), plan.number
         return other
 
+    def wait(self) -> None:
+        """Return once the plan's kernels are compiled."""
+        if self._ahead is not None:
+            self._ahead.wait()
+            self._ahead = None
+
     def __call__(self, args: list) -> list:
+        if self._ahead is not None:
+            self.wait()
         tensors = args if self._has_only_tensors else [args[place] for place in self._tensors]
         if tensors is not args:
             args.clear()

@@ -7,22 +7,22 @@ import torch
 
 from ...operators.dispatch import without_autocast
 from ...runtime import gpu, plan
-from ...runtime.compile_ahead import compile_ahead
+from ...runtime.compile_ahead import Ahead, compile_ahead
 from ..codegen.emit_plan import EmittedPlan
 from ..ir.fake_tensors import real_tensors
 from ..ir.graph import Typed
 from ..ir.layout import span
 
 
-def precompile(emitted: EmittedPlan) -> None:
-    """Compile the plan's kernels, if it runs on a GPU."""
+def precompile(emitted: EmittedPlan) -> Ahead | None:
+    """Begin to compile the plan's kernels, if it runs on a GPU."""
     gpus = {type.device for type in emitted.types.values() if type.device.type == "cuda"}
     if not gpus:
-        return
+        return None
     try:
-        compile_ahead(gpu.architecture(gpus.pop().index or 0), lambda: rehearse(emitted))
+        return compile_ahead(gpu.architecture(gpus.pop().index or 0), lambda: rehearse(emitted))
     except torch.OutOfMemoryError:  # the step itself may still fit
-        pass
+        return None
 
 
 def rehearse(emitted: EmittedPlan) -> None:
