@@ -155,6 +155,22 @@ class Messages(nn.Module):
         return x.square().mean()
 
 
+class TalkingHeads(nn.Module):
+    """Attention whose scores are mixed before and after the softmax, as in CaiT."""
+
+    def __init__(self):
+        super().__init__()
+        self.qkv, self.before, self.after, self.out = (
+            nn.Linear(*each) for each in ((64, 192), (4, 4), (4, 4), (64, 64))
+        )
+
+    def forward(self, x):
+        q, k, v = self.qkv(x).view(*x.shape[:2], 3, 4, 16).permute(2, 0, 3, 1, 4)
+        scores = self.before((q @ k.transpose(-2, -1)).permute(0, 2, 3, 1)).permute(0, 3, 1, 2).softmax(-1)
+        scores = self.after(scores.permute(0, 2, 3, 1)).permute(0, 3, 1, 2)
+        return self.out((scores @ v).transpose(1, 2).flatten(2)).square().mean()
+
+
 class Perceptron(nn.Module):
     def __init__(self):
         super().__init__()
@@ -238,6 +254,7 @@ if __name__ == "__main__":
         models[name] = BiasOfHeads(*sizes), list(given)
     edges = [torch.zeros(1 << 14, dtype=torch.int64)] * 2
     models["messages"] = Messages(), [torch.randn(3000, 64), *edges, torch.zeros(1 << 14)]
+    models["talking heads"] = TalkingHeads(), [torch.randn(16, 100, 64)]
     models["perceptron"] = Perceptron(), [torch.randn(8, 32, 64)]
     for steps in (7, 8):  # more parts of a concatenation than a program reads (passes/read_parts.py)
         ids = torch.randint(30000, (256, steps)), torch.randint(30000, (256,))

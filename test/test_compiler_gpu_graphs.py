@@ -30,7 +30,7 @@ def kinds() -> dict:
     return json.loads(subprocess.run(command, env=fake_gpu.environment(), check=True, capture_output=True).stdout)
 
 
-OWN = ["flash attention", "vocabulary", "large vocabulary", "messages", "perceptron"]
+OWN = ["flash attention", "vocabulary", "large vocabulary", "messages", "talking heads", "perceptron"]
 
 
 @pytest.mark.parametrize("name", [*NAMES, *OWN])
@@ -54,6 +54,18 @@ def test_biases_of_products():
     forward, _ = kinds()["perceptron"]
     assert forward["aten::mm"] == 1 and forward["aten::addmm"] == 1  # nothing but a sum is made of the second
     assert kinds()["flash attention"][0]["aten::addmm"] == 1
+
+
+def test_talking_heads():
+    """Programs mix heads where they lie, forward one with the softmax. Backward, the program that mixes gradients also
+    sums for the weight and the bias; one of the two has the softmax's gradient."""
+    forward, backward = kinds()["talking heads"]
+    assert forward["aten::bmm"] == 2 and backward["aten::bmm"] == 4
+    assert (
+        forward["stitch"] <= 9 and backward["stitch"] <= 10
+    )  # with copies of queries, keys and values, and the loss's
+    assert not {"reformer::_contiguous", "aten::cat"} & {*forward, *backward}
+    assert not any("160000" in kind for kind in (*forward, *backward))
 
 
 @pytest.mark.parametrize("name", ["rotated", "rotated in fp32"])

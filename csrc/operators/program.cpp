@@ -210,7 +210,7 @@ struct Prepared {
       std::optional<Placement> placement;
       inputs.push_back(operand(op, i, kind, tensors[i], like, of, layout, width, placement));
       call.inputs.push_back({inputs[i].const_data_ptr(), stored_type(op, [] { return "tensors"; }, inputs[i])});
-      if (placement) call.inputs[i].place = add(*placement);
+      if (placement) call.inputs[i].place = call.place_of_input(i, *placement);
       if (is_map(kind)) {
         const int64_t positions = placement ? call.shape.rows() : call.shape.channels;
         call.inputs[i].width = int32_t(inputs[i].numel() / positions);
@@ -245,11 +245,6 @@ struct Prepared {
     return 0;
   }
 
-  int32_t add(const Placement& placement) {
-    call.placements.push_back(placement);
-    return int32_t(call.placements.size()) - 1;
-  }
-
   // Makes the last outputs write to existing tensors: vectors of channels, tensors of more than 4 dimensions through
   // their placements, and tensors of the result's sizes. If such a tensor is not dense, the output gets memory of its
   // own.
@@ -277,7 +272,7 @@ struct Prepared {
       call.outputs.push_back(is_usable ? into[i].mutable_data_ptr() : nullptr);
       if (!placement) continue;
       call.places_of_outputs.resize(call.program.outputs.size(), -1);
-      call.places_of_outputs[allocated + i] = add(*placement);
+      call.places_of_outputs[allocated + i] = call.add(*placement);
     }
   }
 

@@ -14,6 +14,7 @@ namespace reformer {
 struct Placement {
   struct Digit {
     int64_t count, stride;
+    bool operator==(const Digit& other) const { return count == other.count && stride == other.stride; }
   };
   static constexpr int kMostOfLine = 6, kMostOfColumn = 2;
   static constexpr int64_t kMostPacked = 4;  // adjacent columns of a transposed tensor
@@ -25,6 +26,10 @@ struct Placement {
   std::array<Digit, kMostOfColumn> of_column{};
   int8_t line_digits = 0, column_digits = 0;
 
+  bool operator==(const Placement& other) const {
+    return of_line == other.of_line && of_column == other.of_column && line_digits == other.line_digits &&
+           column_digits == other.column_digits;
+  }
   int64_t line(int64_t number) const;
   int64_t column(int64_t number) const;
   // True if several elements share one place.

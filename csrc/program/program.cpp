@@ -227,6 +227,19 @@ int64_t ProgramShape::count(Per per) const {
   return numel();
 }
 
+int32_t ProgramCall::place_of_input(size_t input, const Placement& placement) {
+  const ProgramOp kind = program.inputs[input].kind;
+  for (size_t i = 0; i < input && kind != ProgramOp::mapped && !is_map(kind); ++i)
+    if (const int32_t place = inputs[i].place; place >= 0 && program.inputs[i].kind == kind)
+      if (placements[size_t(place)] == placement) return place;
+  return add(placement);
+}
+
+int32_t ProgramCall::add(const Placement& placement) {
+  placements.push_back(placement);
+  return int32_t(placements.size()) - 1;
+}
+
 bool ProgramShape::operator==(const ProgramShape& other) const {
   return layout == other.layout && images == other.images && channels == other.channels && pixels == other.pixels &&
          height == other.height;

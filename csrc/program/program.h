@@ -175,10 +175,14 @@ struct ProgramCall {
   const void* acc;  // of that type, or null
   std::vector<ProgramOperand> inputs;
   std::vector<void*> outputs;                   // for moments: means, then squares
-  std::vector<Placement> placements = {};       // of inputs in order, then of outputs
+  std::vector<Placement> placements = {};       // of inputs, then of outputs
   std::vector<int32_t> places_of_outputs = {};  // as ProgramOperand::place; if empty, no output has a placement
   std::vector<Table> tables = {};
 
+  // The number of a placement for an input. Inputs of one kind whose elements lie alike, such as slices of a tensor,
+  // share it, and kernels compute their places once; inputs that are read through maps share none.
+  int32_t place_of_input(size_t input, const Placement& placement);
+  int32_t add(const Placement& placement);
   // Data type of an output's tensor. By default, reductions are stored in the type in which they are computed.
   Stored stored_type(const ProgramOutput& output) const {
     if (output.type != Stored::result) return output.type;

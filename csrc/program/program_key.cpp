@@ -13,6 +13,7 @@ ProgramKey::ProgramKey(const ProgramCall& call)
   for (size_t i = 0; i < inputs; ++i) {
     put(input_types, i, uint64_t(call.inputs[i].type) | (call.inputs[i].place >= 0 ? 8 : 0));
     put(accesses, i, uint64_t(access.inputs[i]));
+    if (const int32_t place = call.inputs[i].place; place >= 0) places[i / 12] |= uint64_t(place) << 5 * (i % 12);
   }
   put(accesses, kMostInputs, uint64_t(access.acc));
   for (size_t i = 0; i < std::min<size_t>(call.placements.size(), 16); ++i) {
@@ -36,7 +37,7 @@ ProgramKey::ProgramKey(const ProgramCall& call)
 uint64_t ProgramKey::hash() const {
   uint64_t hash = uint64_t(number + 1) * 0x9e3779b97f4a7c15u;
   for (uint64_t more : {input_types[0], input_types[1], accesses[0], accesses[1], accesses[2], placements[0],
-                        placements[1], map_widths, uint64_t(placed_outputs)})
+                        placements[1], places[0], places[1], places[2], map_widths, uint64_t(placed_outputs)})
     hash = (hash ^ more) * 0x9e3779b97f4a7c15u;
   return (hash ^ hash >> 32 ^ uint64_t(result) << 8 ^ uint64_t(elements_per_thread) ^
           uint64_t(lines_per_access) << 16) *

@@ -18,6 +18,7 @@ struct ProgramKey {
   std::array<uint64_t, 2> input_types{};
   std::array<uint64_t, 3> accesses{};    // 4 bits for each input and for acc: elements per access
   std::array<uint64_t, 2> placements{};  // 8 bits for each of the first 16: number of digits, and whether transposed
+  std::array<uint64_t, 3> places{};      // 5 bits for each input: the number of its placement
   uint64_t map_widths = 0;               // 8 bits for each of the first 8 maps
   uint32_t placed_outputs = 0;           // one bit for each of the first 32
 
@@ -29,8 +30,8 @@ struct ProgramKey {
   bool operator==(const ProgramKey& other) const {
     return number == other.number && result == other.result && elements_per_thread == other.elements_per_thread &&
            lines_per_access == other.lines_per_access && input_types == other.input_types &&
-           accesses == other.accesses && placements == other.placements && map_widths == other.map_widths &&
-           placed_outputs == other.placed_outputs;
+           accesses == other.accesses && placements == other.placements && places == other.places &&
+           map_widths == other.map_widths && placed_outputs == other.placed_outputs;
   }
   uint64_t hash() const;
 };

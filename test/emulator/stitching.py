@@ -49,7 +49,7 @@ def source(program: Program, acc, tensors, multiprocessors=2, into=None, shared_
     nhwc = acc.is_contiguous(memory_format=torch.channels_last) and not acc.is_contiguous()
     code = (ctypes.c_int64 * len(program.code))(*program.code)
     shape = (ctypes.c_int64 * 5)(int(nhwc), n, k, h * w, h)
-    types = (ctypes.c_int8 * 16)(*(STORED[tensor.dtype] for tensor in tensors))
+    types = (ctypes.c_int8 * 32)(*(STORED[tensor.dtype] for tensor in tensors))
     outputs = [(into or {}).get(i, torch.empty(0)) for i in range(len(program.outputs))]
     everything = [number for tensor in (*tensors, *outputs) for number in placed(tensor)]
     dimensions = (ctypes.c_int64 * len(everything))(*everything)
@@ -90,7 +90,7 @@ def stitch(
     arguments = (ctypes.c_char * planner().args_bytes())()
     alone = semaphores is not None and 0 < planner().semaphores() <= len(semaphores)
     counters = ctypes.c_void_p(semaphores.data_ptr() if alone else None)
-    pointers = [(ctypes.c_void_p * 16)(*(tensor.data_ptr() for tensor in each)) for each in (tensors, outputs)]
+    pointers = [(ctypes.c_void_p * 32)(*(tensor.data_ptr() for tensor in each)) for each in (tensors, outputs)]
     planner().arguments(
         ctypes.c_void_p(acc.data_ptr()), *pointers, ctypes.c_void_p(workspace.data_ptr()), counters, arguments
     )

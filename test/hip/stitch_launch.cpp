@@ -1,4 +1,6 @@
 // For the emulator's tests: the source and the launches of a program's kernels.
+#include <optional>
+
 #include "hip/pointwise/stitch_launch.h"
 #include "hip/pointwise/stitch_needs.cpp"
 #include "hip/programs/stitch_contents.cpp"
@@ -17,13 +19,12 @@ static Program program;
 static StitchConfig plan;
 static std::string text;
 
-// The placement of a tensor of these dimensions, sizes and strides among the call's, or -1 for one that has none.
-static int32_t placed(ProgramCall& call, const int64_t* tensor, int64_t width) {
-  if (tensor[0] <= 4) return -1;
+// The placement of a tensor of these dimensions, sizes and strides, if it has one.
+static std::optional<Placement> placement_of(const int64_t* tensor, int64_t width) {
+  if (tensor[0] <= 4) return {};
   Placement placement;
   if (!find_placement(tensor + 1, tensor + 9, size_t(tensor[0]), width, placement)) throw std::invalid_argument("it");
-  call.placements.push_back(placement);
-  return int32_t(call.placements.size()) - 1;
+  return placement;
 }
 
 constexpr int kNumbers = 18;  // of a tensor
@@ -57,7 +58,9 @@ extern "C" const char* prepare(const int64_t* code, int64_t size, const int64_t*
     // A mapped tensor has an element for each column unless a map is of columns: those have two dimensions.
     const bool of_lines = kind == ProgramOp::mapped && has_map_of_columns(tensors, program, i);
     const int64_t width = is_map(kind) ? tensor[tensor[0]] : is_row || of_lines ? 1 : shape[2];
-    call.inputs.push_back({address(tensor), Stored(types[i]), placed(call, tensor, width)});
+    call.inputs.push_back({address(tensor), Stored(types[i])});
+    if (const auto placement = placement_of(tensor, width))
+      call.inputs.back().place = call.place_of_input(size_t(i), *placement);
     if (is_map(kind)) call.inputs.back().width = int32_t(width);
     if (kind == ProgramOp::table) call.tables.push_back({tensor[1], tensor[9]});
   }
@@ -65,7 +68,8 @@ extern "C" const char* prepare(const int64_t* code, int64_t size, const int64_t*
   for (size_t i = 0; i < program.outputs.size(); ++i) {
     const int64_t* const tensor = tensors + (inputs + int64_t(i)) * kNumbers;
     call.outputs[i] = address(tensor);
-    call.places_of_outputs.push_back(placed(call, tensor, shape[2]));
+    const auto placement = placement_of(tensor, shape[2]);
+    call.places_of_outputs.push_back(placement ? call.add(*placement) : -1);
   }
   plan = configure_stitch(call.shape, Accesses(call).elements, stitch_needs(call), {multiprocessors, shared_bytes});
   for (size_t i = 0; i < call.placements.size(); ++i) plan.args.placed[i] = stitch_placement(call.placements[i]);

@@ -47,6 +47,7 @@ from .ir.stages import attempted, optional, raises, required, show
 from .joint_graph.cat_slices import cat_slices
 from .joint_graph.chunk_losses import chunk_losses
 from .joint_graph.copy_sources import copy_sources
+from .joint_graph.expand_products import expand_products
 from .joint_graph.flatten_in_memory_order import flatten_in_memory_order
 from .joint_graph.float_counts import count_in_floats
 from .joint_graph.fold_constants import fold_constants
@@ -105,6 +106,7 @@ def _partition(joint: GraphModule, inputs, **options) -> tuple[GraphModule, Grap
     optional(count_in_floats, joint)
     has_static_sizes = is_static(joint)
     if has_static_sizes:
+        optional(expand_products, joint)
         optional(copy_sources, joint)
         optional(swap_operands, joint)
         optional(split_addmm, joint)
@@ -159,6 +161,7 @@ def plan(
     required(mark_user_casts, module)
     optional(fold_constants, module)
     optional(count_in_floats, module)
+    optional(expand_products, module)
     optional(copy_sources, module)
     optional(cat_slices, module)
     optional(swap_operands, module)

@@ -319,7 +319,8 @@ Computation = tuple[list[Operation], Inputs]
 def has_too_many_strided(
     space: IterationSpace, inputs: Iterable[InputKey], copies: Collection[IndexMap] = (), others: int = 0
 ) -> bool:
-    """True if more strided operands are read or copied, or through more maps, than a kernel supports.
+    """True if more strided operands are read or copied, or through more maps, than a kernel supports. Operands whose
+    elements lie alike, such as slices of one tensor, count once (csrc/program/program.h).
 
     Args:
         others: strided operands besides these.
@@ -327,7 +328,11 @@ def has_too_many_strided(
     read = [index_map for _, _, index_map in inputs]
     maps = sum(len(index_map.terms) for index_map in read if isinstance(index_map, Access))
     maps += sum(isinstance(index_map, Targets) for index_map in copies)
-    strided = sum(map(space.is_strided, read)) + len(copies) + others
+    unlike = [
+        *{each for each in read if not isinstance(each, Access)},
+        *(each for each in read if isinstance(each, Access)),
+    ]
+    strided = sum(map(space.is_strided, unlike)) + len(copies) + others
     return strided + maps > MOST_STRIDED or maps > MOST_MAPS
 
 

@@ -6,6 +6,8 @@ them. Groups of few elements are merged even if they share nothing: a launch tak
 from __future__ import annotations
 
 import itertools
+from collections import Counter
+from collections.abc import Iterator
 
 from ...runtime.sizes import about_cost
 from ..ir.graph import Reduce, Value
@@ -37,12 +39,13 @@ def fuse_horizontally(fusion: Fusion) -> bool:
 
 @about_cost()
 def _pairs(fusion: Fusion) -> list[tuple[int, int]]:
-    """Pairs of groups that make or read the same tensor element by element, or have equally few elements; those that
-    share the most bytes come first."""
+    """Pairs of groups that make or read the same tensor, element by element or in parts, or have equally few elements;
+    those that share the most bytes come first."""
     users: dict[Value, list[int]] = {}
     for number, group in fusion.groups.items():
         makes = group.makes
-        values = {view.value: None for view in group.full_inputs() if view.value not in makes}
+        read = [*(view.value for view in group.full_inputs()), *_inputs_in_parts(group)]
+        values = {value: None for value in read if value not in makes}
         values |= {operation.results[0]: None for operation in group.members if not isinstance(operation, Reduce)}
         for value in values:
             users.setdefault(value, []).append(number)
@@ -60,6 +63,14 @@ def _pairs(fusion: Fusion) -> list[tuple[int, int]]:
             for other in numbers[place + 1 : place + _MOST_READERS]:
                 shared.setdefault((min(number, other), max(number, other)), 0)
     return sorted(shared, key=lambda pair: (-shared[pair], pair))
+
+
+def _inputs_in_parts(group: FusionGroup) -> Iterator[Value]:
+    """Tensors of at least as many elements as the group has, all of which it reads in several views."""
+    elements: Counter[Value] = Counter()
+    for view in group.inputs.values():
+        elements[view.value] += view.elements
+    return (value for value, count in elements.items() if count >= value.layout.numel >= group.numel)
 
 
 def _space(fusion: Fusion, first: FusionGroup, second: FusionGroup) -> IterationSpace | None:

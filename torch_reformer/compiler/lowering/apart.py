@@ -22,10 +22,21 @@ def _over(rule: Callable) -> Callable:
 
     def run(graph: Graph, value, *args, **kwargs):
         if isinstance(value, Tensor):
-            args = [_read(graph, arg) if isinstance(arg, View) else arg for arg in args]
+            args = [_read(graph, arg) if _has_columns(arg, value) else arg for arg in args]
         return rule(graph, value, *args, **kwargs)
 
     return run
+
+
+def _has_columns(operand, value: Tensor) -> bool:
+    """True for a view that does not repeat one element along the result's columns."""
+    if not isinstance(operand, View):
+        return False
+    first = value.dim() - len(operand.layout.sizes)
+    columns = [
+        d for d, (size, stride) in enumerate(zip(value.shape, value.stride(), strict=True)) if size > 1 and stride == 1
+    ]
+    return all(d >= first and operand.layout.sizes[d - first] > 1 for d in columns)
 
 
 def _read(graph: Graph, view: View) -> View:
