@@ -168,11 +168,11 @@ def test_biases_of_heads():
 
 def test_products_of_a_vocabulary():
     """They have some columns more, or zeros to add up, which no kernel of their own writes: who makes what is
-    multiplied does. Gradients of weights are stored in the parameters' type."""
+    multiplied does. Gradients of weights are stored in the parameters' type, and so is that of the looked-up rows."""
     forward, backward = kinds()["vocabulary"]
     assert forward["aten::mm: 1024x64x1088"] == 1  # programs add the bias
     assert backward["aten::mm: 1024x1088x64"] == backward["aten::mm.dtype: 1088x1024x64"] == 1
-    assert backward["aten::mm.dtype"] == 3
+    assert backward["aten::mm.dtype: 1024x64x64"] == 1 and backward["aten::mm.dtype"] == 4
     assert not {"aten::constant_pad_nd", "aten::cat", "reformer::_contiguous"} & {*forward, *backward}
 
 
