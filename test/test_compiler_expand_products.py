@@ -237,7 +237,7 @@ def results(function, model, x, dtype=None):
 
 
 def compiled(model, x, dtype=None):
-    """The same by the rules of GPUs, and how many products were expanded."""
+    """Results by the rules of GPUs, and how many products were expanded."""
     torch._dynamo.reset()
     with as_on_gpus(), as_on_hopper():
         return results(torch.compile(model, backend="reformer"), model, x, dtype)

@@ -190,7 +190,7 @@ REFUSED = {
 @pytest.mark.parametrize("accumulate", [1, 2])
 @pytest.mark.parametrize("kind", REFUSED)
 def test_what_is_not_traced(kind, accumulate):
-    """Of the step that finds it out no micro-batch runs twice, which would update statistics twice."""
+    """In the step that finds it out no micro-batch runs twice, which would update statistics twice."""
     one, other = net(), net()
     first, second = kind(one.parameters()), kind(other.parameters())
     step = torch_reformer.training_step(other, loss_of, second, accumulate=accumulate)
