@@ -237,7 +237,7 @@ def results(function, model, x, dtype=None):
 
 
 def compiled(model, x, dtype=None):
-    """Results by the rules of GPUs, and how many products were expanded."""
+    """The result and the gradients by the rules of GPUs."""
     torch._dynamo.reset()
     with as_on_gpus(), as_on_hopper():
         return results(torch.compile(model, backend="reformer"), model, x, dtype)
