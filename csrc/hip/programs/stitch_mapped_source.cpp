@@ -54,9 +54,7 @@ void StitchWriter::read_mapped() {
   for (size_t i = 0; i < contents_.loaded.size(); ++i)
     if (is_mapped(i)) {
       contents_.is_read_by_lines(node(contents_.loaded[i])) ? mapped_lines(i) : mapped_elements(i);
-      if (!has_more(i)) continue;
-      any_more(i);
-      more_elements(i);
+      if (has_more(i)) more_elements(i);
     }
 }
 
@@ -192,19 +190,6 @@ void StitchWriter::within_groups(size_t i) {
   // The elements before the view's first one are aligned, not that one.
   body_ << ">(is_there, " << input_text(size_t(of.input)) << ", " << line_at << " + column - " << int(input.shift)
         << ", there);\n      return;\n    }\n";
-}
-
-// Writes the function that tells if there are other combinations of taps: maps have a second tap there.
-void StitchWriter::any_more(size_t i) {
-  const AxisMaps maps(contents_.call, size_t(node(contents_.loaded[i]).input));
-  body_ << "  template <int kCount>\n  DEVICE static bool any_more" << i
-        << "(const StitchArgs& p, int line, [[maybe_unused]] int column) {\n    bool found = false;\n";
-  for (int m = 0; m < maps.size(); ++m) {
-    if (maps[m].taps == 1) continue;
-    if (maps[m].by_column) body_ << "    UNROLL\n    for (int j = 0; j < kCount; ++j)\n  ";
-    body_ << "    found |= " << taps_text(maps[m], 1, "column + j", "1") << ".at(0).place >= 0;\n";
-  }
-  body_ << "    return found;\n  }\n";
 }
 
 // Writes the function that adds the other combinations of taps of a tensor that mostly chooses. Few elements have any:

@@ -22,8 +22,6 @@ void StitchWriter::tile() {
             << held(i) << ";\n";
     else
       body_ << "    " << held_type(i) << " " << held(i) << "[kLines];\n";
-    // Asked while the tile is read, so that few threads wait for further taps between two lines.
-    if (is_mapped(i) && has_more(i)) body_ << "    bool more" << i << "[kLines];\n";
   });
   body_ << "    DEVICE void read(const StitchArgs& p, const int line, const int first_column) {\n";
   each([&](const ProgramNode& of, size_t i) {
@@ -49,7 +47,6 @@ void StitchWriter::tile() {
     if (of.op == ProgramOp::random || is_by_lines(of)) return;
     if (is_mapped(i)) {
       body_ << "      " << read_mapped_text(i, held(i) + "[i]", "AllOfGroup{}");
-      if (has_more(i)) body_ << "      more" << i << "[i] = " << any_more_text(i) << ";\n";
       return;
     }
     body_ << "      " << held(i) << "[i]";
@@ -71,8 +68,8 @@ void StitchWriter::tile() {
     else if (is_by_lines(of))
       body_ << "      " << held(i) << ".widen(i, " << to << ");\n";
     else if (has_more(i))
-      body_ << "      {\n        auto sum = " << held(i) << "[i];\n        if (more" << i << "[i]) "
-            << read_more_text(i, "sum", "AllOfGroup{}") << "        sum.widen(" << to << ");\n      }\n";
+      body_ << "      {\n        auto sum = " << held(i) << "[i];\n        " << read_more_text(i, "sum", "AllOfGroup{}")
+            << "        sum.widen(" << to << ");\n      }\n";
     else
       body_ << "      " << held(i) << "[i].widen(" << to << ");\n";
   });

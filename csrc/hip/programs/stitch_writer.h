@@ -140,7 +140,6 @@ class StitchWriter {
   static std::string read_more_text(size_t i, const std::string& to, const char* there) {
     return "read_more" + std::to_string(i) + "<kCount>(p, line, column, " + to + ", " + there + ");\n";
   }
-  static std::string any_more_text(size_t i) { return "any_more" + std::to_string(i) + "<kCount>(p, line, column)"; }
   static std::string read_lines_text(size_t i, const std::string& to) {
     return "read_lines" + std::to_string(i) + "(p, line, column, " + to + ");\n";
   }
@@ -150,7 +149,6 @@ class StitchWriter {
   std::string tap_text(const AxisMaps& maps, int m, const std::string& column, const std::string& number) const;
   static std::string loop_text(const AxisMap& map, int m, const char* unroll, const std::string& indent);
   void read_mapped();
-  void any_more(size_t i);
   void mapped_head(const char* name, size_t i);
   void mapped_elements(size_t i);
   void mapped_lines(size_t i);
