@@ -2,8 +2,8 @@
 
 The sides are PyTorch, PyTorch under ``torch_reformer.enable``, after ``torch_reformer.convert`` and after
 ``torch_reformer.fuse``, ``torch.compile`` with either backend, also in CUDA graphs and with a compiled update, and
-``torch_reformer.training_step``. On a GPU it also measures the
-CPU time of a step whose kernels are not waited for, and the kernels' time.
+``torch_reformer.training_step``. On a GPU it also measures the CPU time of a step whose kernels are not waited for,
+and the kernels' time.
 
 All sides have the same weights, batches and random numbers, and channels_last tensors. The time of the first step
 includes all compilation; sides that compiled the same kernels before are faster there.
@@ -149,11 +149,11 @@ SIDES = {
     "torch_graphed": Graphed,
     "compiled_graphed": functools.partial(torch.compile, mode="reduce-overhead"),  # CUDA graphs of its own
     "reformer_graphed": functools.partial(torch.compile, backend="reformer", mode="reduce-overhead"),
+    "compiled_update": torch.compile,
+    "compiled_graphed_update": functools.partial(torch.compile, mode="reduce-overhead"),
+    "reformer_step": lambda model: model,
+    "reformer_step_graphed": lambda model: model,
 }
-
-for _name in ("compiled", "compiled_graphed"):
-    SIDES[f"{_name}_update"] = SIDES[_name]
-SIDES["reformer_step"] = SIDES["reformer_step_graphed"] = SIDES["torch"]
 # Kinds of training, if others than Training.
 KINDS: dict[str, Callable[..., Training]] = {
     "compiled_update": CompiledUpdate,

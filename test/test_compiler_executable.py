@@ -33,7 +33,7 @@ def test_a_plan_waits_for_its_kernels(monkeypatch):
     events = []
 
     class Kernels:
-        def wait(self):
+        def result(self):
             events.append("wait")
 
     def begin(emitted):

@@ -303,16 +303,15 @@ def launch_all(entries):
 
 def compiled(run, architecture="sm_90") -> int:
     ahead = compile_ahead.compile_ahead(architecture, run)
-    ahead.wait()
-    return ahead.count
+    return ahead.result() if ahead else 0
 
 
 def test_two_batches_one_after_the_other():
     """A batch begins at once, and those that come meanwhile have to wait for it."""
     batches = [scales(*range(20, 24)), scales(*range(30, 34))]
     ahead = [compile_ahead.compile_ahead("sm_90", functools.partial(launch_all, each)) for each in batches]
-    ahead[1].wait()
-    assert ahead[0].batch.done() and [each.count for each in ahead] == [4, 4]
+    assert ahead[1].result() == 4
+    assert ahead[0].done() and ahead[0].result() == 4
     assert gpu.note_launches("sm_90", lambda: launch_all(sum(batches, []))) == []
 
 
@@ -320,7 +319,7 @@ def test_a_kernel_that_is_launched_before_it_is_compiled():
     entries = scales(*range(40, 44))
     ahead = compile_ahead.compile_ahead("sm_90", lambda: launch_all(entries))
     code = gpu.compile_entry(entries[-1], "sm_90").code
-    ahead.wait()
+    ahead.result()
     assert gpu.compile_entry(entries[-1], "sm_90").code == code
 
 

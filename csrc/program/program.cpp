@@ -229,9 +229,11 @@ int64_t ProgramShape::count(Per per) const {
 
 int32_t ProgramCall::place_of_input(size_t input, const Placement& placement) {
   const ProgramOp kind = program.inputs[input].kind;
-  for (size_t i = 0; i < input && kind != ProgramOp::mapped && !is_map(kind); ++i)
-    if (const int32_t place = inputs[i].place; place >= 0 && program.inputs[i].kind == kind)
-      if (placements[size_t(place)] == placement) return place;
+  if (kind == ProgramOp::mapped || is_map(kind)) return add(placement);
+  for (size_t i = 0; i < input; ++i) {
+    const int32_t place = inputs[i].place;
+    if (place >= 0 && program.inputs[i].kind == kind && placements[size_t(place)] == placement) return place;
+  }
   return add(placement);
 }
 

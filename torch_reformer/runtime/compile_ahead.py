@@ -12,7 +12,6 @@ from concurrent.futures import Future, ThreadPoolExecutor, as_completed
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from queue import SimpleQueue
-from typing import NamedTuple
 
 from tqdm import tqdm
 
@@ -25,38 +24,29 @@ _WORKER = Path(__file__).with_name("rtc_worker.py")
 _batches = ThreadPoolExecutor(1, "torch_reformer_compile_ahead")
 
 
-class Ahead(NamedTuple):
-    """Kernels that are being compiled: how many, and what ends when they are."""
-
-    count: int
-    batch: Future[None] | None
-
-    def wait(self) -> None:
-        """Return once they are compiled."""
-        if self.batch is not None:
-            self.batch.result()
-
-
-def compile_ahead(architecture: str, run: Callable[[], None]) -> Ahead:
+def compile_ahead(architecture: str, run: Callable[[], None]) -> Future[int] | None:
     """Begin to compile the kernels that a function would launch in this thread, without launching any. A terminal shows
     the progress if it takes longer than three seconds.
 
     A kernel that can't be compiled is skipped: whoever launches it gets the compiler's log. One that is launched before
     it is compiled is compiled twice.
+
+    Returns:
+        the number of kernels, once they are compiled; None if fewer than two lack code, as launching a single one
+        compiles it just as fast.
     """
     missing = gpu.note_launches(architecture, run)
-    if len(missing) < 2:
-        return Ahead(len(missing), None)  # launching a single kernel compiles it just as fast
-    return Ahead(len(missing), _batches.submit(_compile, architecture, missing))
+    return _batches.submit(_compile, architecture, missing) if len(missing) > 1 else None
 
 
-def _compile(architecture: str, missing: list[gpu.Missing]) -> None:
+def _compile(architecture: str, missing: list[gpu.Missing]) -> int:
     with _workers(gpu.compiler(architecture), min(len(missing), os.cpu_count() or 1)) as compile:
         jobs = {compile(kernel): kernel for kernel in missing}
         bar = tqdm(as_completed(jobs), "compiling kernels", len(jobs), leave=False, disable=None, delay=3)
         for done in bar:
             if isinstance(code := done.result(), bytes):
                 gpu.add_compiled(jobs[done].entry, architecture, code)
+    return len(missing)
 
 
 @contextmanager

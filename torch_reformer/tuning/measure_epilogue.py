@@ -95,7 +95,8 @@ def compile_kernels(tasks: Iterable[Task], device: torch.device) -> None:
                         call()
 
     with torch.inference_mode():
-        compile_ahead(gpu.architecture(device.index), run).wait()
+        if ahead := compile_ahead(gpu.architecture(device.index), run):
+            ahead.result()
 
 
 def _errors(results: list[Tensor], right: list[Tensor], acc: Tensor) -> list[float]:

@@ -118,14 +118,17 @@ template <class T, int N>
 DEVICE void store(T* to, const Pack<T, N>& pack) {
   *reinterpret_cast<Pack<T, N>*>(to) = pack;
 }
+// Stores 16 bytes to global memory by this kind of PTX's st.
+#define STORE_16(kind, to, pack)                                                                               \
+  asm volatile(kind ".v4.b32 [%0], {%1, %2, %3, %4};" ::"l"(__cvta_generic_to_global(to)), "r"(word(pack, 0)), \
+               "r"(word(pack, 1)), "r"(word(pack, 2)), "r"(word(pack, 3))                                      \
+               : "memory")
 // Like store, for global memory that nothing reads soon: it is the first to leave the second-level cache.
 template <class T, int N>
 DEVICE void store_streaming(T* to, const Pack<T, N>& pack) {
 #if defined(REFORMER_NVIDIA)
   if constexpr (sizeof(pack) == 16)
-    asm volatile("st.global.cs.v4.b32 [%0], {%1, %2, %3, %4};" ::"l"(__cvta_generic_to_global(to)), "r"(word(pack, 0)),
-                 "r"(word(pack, 1)), "r"(word(pack, 2)), "r"(word(pack, 3))
-                 : "memory");
+    STORE_16("st.global.cs", to, pack);
   else
 #endif
     store<T, N>(to, pack);
@@ -135,9 +138,7 @@ template <class T, int N>
 DEVICE void store_global(T* to, const Pack<T, N>& pack) {
 #if defined(REFORMER_NVIDIA)
   if constexpr (sizeof(pack) == 16)
-    asm volatile("st.global.v4.b32 [%0], {%1, %2, %3, %4};" ::"l"(__cvta_generic_to_global(to)), "r"(word(pack, 0)),
-                 "r"(word(pack, 1)), "r"(word(pack, 2)), "r"(word(pack, 3))
-                 : "memory");
+    STORE_16("st.global", to, pack);
   else if constexpr (sizeof(pack) == 8)
     asm volatile("st.global.v2.b32 [%0], {%1, %2};" ::"l"(__cvta_generic_to_global(to)), "r"(word(pack, 0)),
                  "r"(word(pack, 1))
@@ -146,6 +147,7 @@ DEVICE void store_global(T* to, const Pack<T, N>& pack) {
 #endif
     store<T, N>(to, pack);
 }
+#undef STORE_16
 template <class T, int N>
 DEVICE Pack<T, N> zero_pack() {
   Pack<T, N> pack{};

@@ -326,13 +326,11 @@ def has_too_many_strided(
         others: strided operands besides these.
     """
     read = [index_map for _, _, index_map in inputs]
-    maps = sum(len(index_map.terms) for index_map in read if isinstance(index_map, Access))
+    accesses = [index_map for index_map in read if isinstance(index_map, Access)]
+    unlike = {index_map for index_map in read if not isinstance(index_map, Access)}
+    maps = sum(len(access.terms) for access in accesses)
     maps += sum(isinstance(index_map, Targets) for index_map in copies)
-    unlike = [
-        *{each for each in read if not isinstance(each, Access)},
-        *(each for each in read if isinstance(each, Access)),
-    ]
-    strided = sum(map(space.is_strided, unlike)) + len(copies) + others
+    strided = sum(map(space.is_strided, [*unlike, *accesses])) + len(copies) + others
     return strided + maps > MOST_STRIDED or maps > MOST_MAPS
 
 

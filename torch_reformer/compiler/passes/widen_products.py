@@ -38,5 +38,6 @@ def _only_cast(value: Value, readers: dict[Value, list[Operation | None]]) -> Ma
         return None
     ((view,), (result,)) = cast.inputs, cast.results
     same = result.layout.matches(view.layout) and result.layout.is_dense
-    is_stored = all(reader is None or isinstance(reader, Call) for reader in readers.get(result, [result]))
+    users = readers.get(result, [])
+    is_stored = bool(users) and all(reader is None or isinstance(reader, Call) for reader in users)
     return cast if same and result.dtype == torch.float32 and is_stored else None

@@ -6,6 +6,7 @@ import copy
 import dataclasses
 import functools
 from collections.abc import Callable
+from concurrent.futures import Future
 from typing import Any
 
 import torch
@@ -15,7 +16,6 @@ from torch.fx import GraphModule
 from ...operators import run_plan
 from ...operators.dispatch import is_observed
 from ...runtime import aten
-from ...runtime.compile_ahead import Ahead
 from ...runtime.plan import Plan
 from ..analysis.report import Report
 from ..codegen.emit_plan import EmittedPlan
@@ -42,7 +42,7 @@ class Executable(Compiled):
         fixed: for each output of the graph that is no tensor, its value in a tuple; None for tensors.
     """
 
-    _ahead: Ahead | None = None  # kernels that are being compiled
+    _ahead: Future[int] | None = None  # ends when the plan's kernels are compiled
 
     def __init__(
         self,
@@ -104,15 +104,10 @@ class Executable(Compiled):
         other.emitted, other._number = dataclasses.replace(self.emitted, plan=plan), plan.number
         return other
 
-    def wait(self) -> None:
-        """Return once the plan's kernels are compiled."""
-        if self._ahead is not None:
-            self._ahead.wait()
-            self._ahead = None
-
     def __call__(self, args: list) -> list:
         if self._ahead is not None:
-            self.wait()
+            self._ahead.result()
+            self._ahead = None
         tensors = args if self._has_only_tensors else [args[place] for place in self._tensors]
         if tensors is not args:
             args.clear()

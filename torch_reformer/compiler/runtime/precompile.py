@@ -3,19 +3,21 @@ compiled one after the other."""
 
 from __future__ import annotations
 
+from concurrent.futures import Future
+
 import torch
 
 from ...operators.dispatch import without_autocast
 from ...runtime import gpu, plan
-from ...runtime.compile_ahead import Ahead, compile_ahead
+from ...runtime.compile_ahead import compile_ahead
 from ..codegen.emit_plan import EmittedPlan
 from ..ir.fake_tensors import real_tensors
 from ..ir.graph import Typed
 from ..ir.layout import span
 
 
-def precompile(emitted: EmittedPlan) -> Ahead | None:
-    """Begin to compile the plan's kernels, if it runs on a GPU."""
+def precompile(emitted: EmittedPlan) -> Future[int] | None:
+    """Begin to compile the plan's kernels (see compile_ahead), if it runs on a GPU."""
     gpus = {type.device for type in emitted.types.values() if type.device.type == "cuda"}
     if not gpus:
         return None
