@@ -3,7 +3,7 @@
 import torch
 
 from torch_reformer.compiler import backend, pipeline
-from torch_reformer.compiler.ir import graph as ir
+from torch_reformer.compiler.ir.verify import verify
 from torch_reformer.compiler.lowering import from_fx
 from torch_reformer.compiler.passes import PASSES
 from torch_reformer.compiler.runtime.executable import Executable
@@ -16,9 +16,9 @@ def executables(model, *inputs, monkeypatch) -> list[Executable]:
     def executable(module, report):
         graph, _ = from_fx.lower_fx(module)
         for change in PASSES:
-            ir.verify(graph)
+            verify(graph)
             change(graph)
-        ir.verify(graph)
+        verify(graph)
         found.append(pipeline.plan(module, reports=report is not None))
         found[-1].report_to(report)
         return found[-1]

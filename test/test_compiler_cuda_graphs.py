@@ -48,6 +48,41 @@ def test_cuda_graphs_get_what_stays_where_it_is(monkeypatch):
     assert inference[:3] == (False, True, 8) and len(inference[3]) == 7
 
 
+def of_shared_memory(x, w, scale):
+    one, other = torch.cat([x.sin() @ w, x.cos() @ w]).split(len(x))  # parts of one result
+    mean, deviation = torch.var_mean(x, dim=1)
+    return one, other, mean, deviation, x[1:], x, scale.view(1, -1), torch.empty(0), (x @ w).exp()
+
+
+def test_no_recorded_results_share_memory(monkeypatch):
+    """Only with inputs. The results share memory as without CUDA graphs."""
+    shared = []
+
+    def recorded(run, inputs, fixed, **options):
+        def replay(args):
+            given = {each.untyped_storage().data_ptr() for each in args}
+            results = run(args)
+            places = [each.untyped_storage().data_ptr() for each in results if each is not None and each.numel()]
+            places = [place for place in places if place not in given]
+            assert len(set(places)) == len(places)
+            shared.append(sum(each is None for each in results))
+            return results
+
+        return replay
+
+    monkeypatch.setattr(cuda_graphs.cudagraph_trees, "cudagraphify_impl", recorded)
+    run = torch.compile(of_shared_memory, backend=reformer, mode="reduce-overhead", dynamic=False)
+    for _ in range(3):
+        x, w, scale = torch.randn(6, 4, requires_grad=True), torch.randn(4, 5), torch.randn(3)
+        found, expected = run(x, w, scale), of_shared_memory(x, w, scale)
+        for one, other in zip(found, expected, strict=True):
+            torch.testing.assert_close(one, other)
+            assert one.stride() == other.stride() and one.requires_grad == other.requires_grad
+        grads = [torch.autograd.grad(sum(each.sum() for each in y if each.requires_grad), x) for y in (found, expected)]
+        torch.testing.assert_close(*grads)
+    assert shared[0] > 0
+
+
 @pytest.mark.parametrize("how", ["all", "automatic", "skipped"])
 def test_cuda_graphs_of_many_sizes(how, monkeypatch):
     """Each tuple of sizes has a CUDA graph of its own, for the forward and for the backward."""

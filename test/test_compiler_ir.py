@@ -8,6 +8,7 @@ from marks import needs_aten
 from torch_reformer.compiler.ir import graph as ir
 from torch_reformer.compiler.ir.fx_utils import REDUCTIONS
 from torch_reformer.compiler.ir.layout import Layout
+from torch_reformer.compiler.ir.verify import verify
 from torch_reformer.compiler.lowering import reductions
 
 pytestmark = needs_aten
@@ -26,14 +27,14 @@ given %0: float32[2,3]/[3,1]
 %1: float32[2,3]/[3,1] = neg(%0)
 gives %1[3,2]/[1,3], 7""",
     )
-    ir.verify(graph)
+    verify(graph)
     graph.outputs = [ir.View(y, Layout((3, 3), (1, 3)))]
     with pytest.raises(ValueError, match="beyond the memory"):
-        ir.verify(graph)
+        verify(graph)
     graph.operations.clear()
     graph.outputs = [ir.View(y, y.layout)]
     with pytest.raises(ValueError, match="the result needs %1 before it is computed"):
-        ir.verify(graph)
+        verify(graph)
 
 
 def test_uses_and_substitute():
@@ -56,7 +57,7 @@ given %0: float32[4,3]/[3,1]
 %2: float32[3]/[1] = neg(%0[3]/[1]+9)
 gives %0[2,3]/[3,1]+6, 7, %2""",
     )
-    ir.verify(graph)
+    verify(graph)
 
 
 def test_operators_that_are_reductions():

@@ -10,6 +10,7 @@ from torch._functorch import config as functorch_config
 from torch_reformer.compiler import pipeline
 from torch_reformer.compiler.backend import reformer
 from torch_reformer.compiler.ir import graph as ir
+from torch_reformer.compiler.ir.verify import verify
 from torch_reformer.compiler.joint_graph import pad_mm
 from torch_reformer.compiler.runtime.executable import Executable
 
@@ -58,7 +59,7 @@ def compiled(model, monkeypatch):
 
     def noted(self, *args):
         made(self, *args)
-        ir.verify(self.graph)
+        verify(self.graph)
         graphs.append(self.graph)
 
     monkeypatch.setattr(Executable, "__init__", noted)

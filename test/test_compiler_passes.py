@@ -14,6 +14,7 @@ from torch_reformer.compiler.codegen.emit_plan import emit_plan
 from torch_reformer.compiler.fusion import greedy
 from torch_reformer.compiler.ir import graph as ir
 from torch_reformer.compiler.ir.layout import Layout
+from torch_reformer.compiler.ir.verify import verify
 from torch_reformer.compiler.passes.copy_sources_once import copy_sources_once
 from torch_reformer.compiler.passes.fold_biases import fold_biases
 from torch_reformer.compiler.passes.follow_readers import follow_readers
@@ -63,7 +64,7 @@ def test_casts_are_one_step(parts):
     casts = ir.Casts([ir.View(value, value.layout) for value in given], "casts", parts)
     results = graph.add(casts, [ir.Typed(layout, torch.bfloat16, cpu) for layout in wanted])
     graph.outputs = [ir.View(value, value.layout) for value in results]
-    ir.verify(graph)
+    verify(graph)
     found = greedy.Fusion(graph)
     found.run()
     plan = emit_plan(graph, found).plan
@@ -91,7 +92,7 @@ def test_copies_of_copies(count):
         (value,) = graph.add(call, [ir.Typed(Layout.row_major(sizes), torch.float32, cpu)])
     graph.outputs = [ir.View(value, value.layout)]
     copy_sources_once(graph)
-    ir.verify(graph)
+    verify(graph)
     assert len(graph.operations) == 1
     found = greedy.Fusion(graph)
     found.run()
@@ -111,7 +112,7 @@ def test_dimensions_of_one_element_have_no_order():
     (joined,) = graph.add(ir.Call(torch.ops.aten.cat.default, (parts, 2), {}), [result])
     graph.outputs = [ir.View(joined, joined.layout)]
     follow_readers(graph)
-    ir.verify(graph)
+    verify(graph)
     assert value.layout == one.layout
     found = greedy.Fusion(graph)
     found.run()
@@ -190,7 +191,7 @@ def product_and_bias(device="cuda", used=False, transposed=False, name="add"):
 def test_biases_join_products():
     graph = product_and_bias()
     fold_biases(graph)
-    ir.verify(graph)
+    verify(graph)
     assert_expected_inline(
         str(graph),
         """\

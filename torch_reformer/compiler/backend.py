@@ -241,7 +241,7 @@ def compile_step(
 
     def compiler(module: GraphModule, inputs: list) -> Compiled:
         recorded = graphs.step(module, inputs, fixed) if graphs else None
-        module = whole_step(module, inputs, tangent, results, partition)
+        module = whole_step(module, inputs, tangent, results, functools.partial(partition, packs=False))
         dropped = append(module)
         mark_update(module)
         run = compile(module)

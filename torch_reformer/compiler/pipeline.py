@@ -56,6 +56,7 @@ from .joint_graph.hoist_loss_gradients import hoist_column_sums, hoist_loss_grad
 from .joint_graph.max_pool_indices import replace_max_pool_indices
 from .joint_graph.memory_budget import partition_within_budget
 from .joint_graph.mutated_inputs import save_reads_of_mutated_inputs
+from .joint_graph.pack_saved import pack_saved
 from .joint_graph.pad_mm import pad_before_saving, pad_mm
 from .joint_graph.partition import recompute_broadcasts, recompute_gathers, save_compared_extremes
 from .joint_graph.propagate_memory_format import propagate_memory_format
@@ -89,16 +90,20 @@ def pre_grad(module: GraphModule) -> None:
     attempted(lambda: optional(share_heads, module), module)
 
 
-def partition(joint: GraphModule, inputs, **options) -> tuple[GraphModule, GraphModule]:
-    """Split the joint graph of a training step into its forward and its backward (AOTAutograd's ``partition_fn``)."""
+def partition(joint: GraphModule, inputs, packs: bool = True, **options) -> tuple[GraphModule, GraphModule]:
+    """Split the joint graph of a training step into its forward and its backward (AOTAutograd's ``partition_fn``).
+
+    Args:
+        packs: whether casts that the forward saves are saved as one tensor.
+    """
     try:
-        return attempted(lambda: _partition(joint, inputs, **options), joint)
+        return attempted(lambda: _partition(joint, inputs, packs, **options), joint)
     except Unsupported as why:
         warnings.warn(f"what a forward saves for its backward is left to PyTorch's choice: {why}", stacklevel=2)
         return default_partition(joint, inputs, **options)
 
 
-def _partition(joint: GraphModule, inputs, **options) -> tuple[GraphModule, GraphModule]:
+def _partition(joint: GraphModule, inputs, packs: bool, **options) -> tuple[GraphModule, GraphModule]:
     required(mark_user_casts, joint)
     required(keep_statistics_wide, joint)
     optional(fold_constants, joint)
@@ -130,6 +135,8 @@ def _partition(joint: GraphModule, inputs, **options) -> tuple[GraphModule, Grap
     show("partition_within_budget, backward", backward)
     optional(hoist_column_sums, forward, backward)
     optional(pad_before_saving, forward, backward)
+    if packs:
+        optional(pack_saved, forward, backward, options["num_fwd_outputs"])
     return forward, backward
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from dataclasses import dataclass
 
 import torch
@@ -15,7 +14,7 @@ from ..fusion.schedule import is_after, needed_in_memory, schedule
 from ..fusion.titles import kind_and_operations, title
 from ..ir.access import Access
 from ..ir.collectives import is_all_reduce
-from ..ir.custom_ops import add_product
+from ..ir.custom_ops import add_product, packed_starts
 from ..ir.graph import Call, Casts, Conv, ConvGrads, Graph, Operation, Typed, Value, View, replaced
 from ..ir.iteration_space import IterationSpace
 from ..ir.layout import Layout
@@ -33,7 +32,6 @@ _full = torch.ops.aten.full.default
 _zero = torch.ops.aten.zero_.default
 _cat = torch.ops.aten.cat.default
 _cast_all = torch.ops.reformer._cast_all.default
-_ALIGNED = 128  # elements; slices of one allocation begin at multiples, for vectorised reads
 
 
 @dataclass(frozen=True)
@@ -80,6 +78,8 @@ class _Emitter:
         self.numbers: dict[tuple[str, torch.device], Value] = {}
         for i, value in enumerate(inputs):
             self._bind(value, i, value.layout)
+        for value, view in graph.parts.items():
+            self._bind(value, self._number(view), value.layout)
         self.needed = needed_in_memory(fusion, (*fusion.groups, *fusion.extern_calls))
 
     def run(self) -> EmittedPlan:
@@ -176,19 +176,20 @@ class _Emitter:
 
     def _casts(self, operation: Casts) -> list[int]:
         """Emit one step that casts all inputs, into slices of one allocation or separate tensors."""
-        results, numbers = operation.results, []
+        results, numbers = operation.results[: len(operation.inputs)], []
         options = {"dtype": results[0].dtype, "device": results[0].device}
         if operation.parts:
-            ends = list(itertools.accumulate(-(-result.layout.numel // _ALIGNED) * _ALIGNED for result in results))
-            (memory,) = self.steps.aten(_empty, ((ends[-1],), (1,)), options)
+            *starts, length = packed_starts(result.layout.numel for result in results)
+            (memory,) = self.steps.aten(_empty, ((length,), (1,)), options)
         for i, result in enumerate(results):
             layout = result.layout
             if operation.parts:
-                numbers += self.steps.view(memory, layout.sizes, layout.strides, ends[i - 1] if i else 0)
+                numbers += self.steps.view(memory, layout.sizes, layout.strides, starts[i])
             else:
                 numbers += self.steps.aten(_empty, (layout.sizes, layout.strides), options)
         self.steps.aten(_cast_all, ([self._number(view) for view in operation.inputs], numbers))
-        return numbers
+        saved = self.steps.view(memory, operation.results[-1].layout.sizes, (1,)) if operation.has_memory else ()
+        return [*numbers, *saved]
 
     def _group(self, group: FusionGroup) -> None:
         """Emit the kernel of a group."""

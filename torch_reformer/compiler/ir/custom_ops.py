@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import torch
 from torch import Tensor
@@ -32,6 +33,9 @@ CONSTANT = "reformer_constant"  # in a node's meta: the value of a tensor that w
 PART = "reformer_part"  # in a node's meta: the part of a training step that it belongs to, one of PARTS
 PARTS = "forward", "backward", "update"
 DONATED = "reformer_spent"  # in a node's meta: the tensor is dead after its only use
+PACKED = "reformer_packed"  # in a node's meta: a view of an input that is one of the tensors packed in it
+FEWEST_PACKED = 4  # casts: fewer are not worth a step of the plan
+_ALIGNED = 128  # elements; packed tensors begin at multiples, for vectorised reads
 
 
 @torch.library.custom_op("reformer::_scaled", mutates_args=())
@@ -71,5 +75,26 @@ def _(sum: Tensor, one: Tensor, other: Tensor) -> Tensor:
     return torch.empty_like(sum)
 
 
+def packed_starts(counts: Iterable[int]) -> list[int]:
+    """Where tensors of so many elements begin that are packed into one, and at the end the number of its elements."""
+    return list(itertools.accumulate((-(-count // _ALIGNED) * _ALIGNED for count in counts), initial=0))
+
+
+@torch.library.custom_op("reformer::_pack", mutates_args=())
+def _pack(tensors: Sequence[Tensor]) -> Tensor:
+    """The memory of dense tensors of one data type, one after the other: a vector."""
+    *starts, length = packed_starts(tensor.numel() for tensor in tensors)
+    memory = tensors[0].new_zeros(length)
+    for tensor, start in zip(tensors, starts, strict=True):
+        memory.as_strided(tensor.shape, tensor.stride(), start).copy_(tensor)
+    return memory
+
+
+@_pack.register_fake
+def _(tensors: Sequence[Tensor]) -> Tensor:
+    return tensors[0].new_empty(packed_starts(tensor.numel() for tensor in tensors)[-1])
+
+
+pack = torch.ops.reformer._pack.default
 after = torch.ops.reformer._after.default
 add_product = torch.ops.reformer._add_product.default

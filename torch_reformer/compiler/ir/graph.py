@@ -29,7 +29,7 @@ from torch.fx import Node
 from ...program import Value as Expression
 from .axis_map import AxisMap
 from .collectives import begins_collective
-from .layout import Layout, span
+from .layout import Layout
 
 
 class Typed(NamedTuple):
@@ -272,9 +272,14 @@ class ConvGrads(Operation):
 @dataclass(eq=False)
 class Casts(_OfInputs):
     """Casts of all inputs, which keep their layouts; a result may have additional rows of zeros at the end of its first
-    dimension. parts: the results are parts of one allocation."""
+    dimension. parts: the results are parts of one allocation, which may be one more result (ir/custom_ops.py: pack)."""
 
     parts: bool
+
+    @property
+    def has_memory(self) -> bool:
+        """True if the last result is the memory of the first of the others."""
+        return len(self.results) > len(self.inputs)
 
 
 @dataclass(eq=False)
@@ -346,6 +351,7 @@ class Graph:
 
     Attributes:
         inputs: values of the tensors that a call passes.
+        parts: values that are packed in an input, each with its view of that.
         outputs: results of a call: views, or constants.
         copies: values that copy a value in another layout (ir/contiguous.py).
         constants: elements of values that were computed at compile time, on the CPU.
@@ -354,6 +360,7 @@ class Graph:
 
     def __init__(self):
         self.inputs: list[Value] = []
+        self.parts: dict[Value, View] = {}
         self.operations: list[Operation] = []
         self.outputs: list[View | Any] = []
         self.copies: dict[tuple[Value, Layout], Value] = {}
@@ -370,6 +377,13 @@ class Graph:
         """Add an input."""
         self.inputs.append(self.value(layout, dtype, device))
         return self.inputs[-1]
+
+    def take(self, view: View) -> Value:
+        """Add a value that is packed in an input, where the view is. It counts as memory of its own."""
+        layout = Layout(view.layout.sizes, view.layout.strides)
+        part = self.value(layout, view.value.dtype, view.value.device)
+        self.parts[part] = view
+        return part
 
     def add(self, operation: Operation, results: Iterable[Typed]) -> list[Value]:
         """Append an operation with results of these layouts, data types and devices."""
@@ -420,6 +434,7 @@ class Graph:
             return f"{value}: {str(value.dtype).removeprefix('torch.')}{value.layout}"
 
         lines = [f"given {typed(value)}" for value in self.inputs]
+        lines += [f"{typed(value)} in {view}" for value, view in self.parts.items()]
         for operation in self.operations:
             results = ", ".join(map(typed, operation.results))
             lines.append(f"{results} = {operation.text()}" if results else operation.text())
@@ -432,44 +447,3 @@ def substituted(view: View, instead: Mapping[Value, View]) -> View:
     if source is None:
         return view
     return View(source.value, Layout(layout.sizes, layout.strides, layout.offset + source.layout.offset))
-
-
-def _sizes_read(operation: Map, view: View) -> tuple[int, ...]:
-    """Sizes of a result that the operation computes of an operand."""
-    if not isinstance(operation, Indexed):
-        return view.layout.sizes
-    maps = zip(view.layout.sizes, operation.maps, strict=True)
-    return tuple(size if axis_map is None else len(axis_map.rows) for size, axis_map in maps)
-
-
-def verify(graph: Graph) -> None:
-    """Check a graph; tests do so after each pass.
-
-    Raises:
-        ValueError: a value is read before it is computed, a view reaches beyond its memory, an operand of a Map has
-            other sizes than the result, or a result names another operation as its maker.
-    """
-    known = {value for value in graph.inputs}
-
-    def check(view: View, what: str) -> None:
-        if view.value not in known:
-            raise ValueError(f"{what} needs {view.value} before it is computed")
-        layout, memory = view.layout, view.value.memory or view.value.layout
-        last = layout.offset + sum((n - 1) * s for n, s in zip(layout.sizes, layout.strides, strict=True))
-        if layout.numel and (layout.offset < 0 or last >= span(memory)):
-            raise ValueError(f"{what} reads {view} beyond the memory of {memory}")
-
-    for operation in graph.operations:
-        for view in operation.operands:
-            check(view, operation.text())
-        if isinstance(operation, Map):
-            (result,) = operation.results
-            for view in operation.operands:
-                if _sizes_read(operation, view) != result.layout.sizes:
-                    raise ValueError(f"{operation.text()} has operands of other sizes than {result.layout}")
-        for result in operation.results:
-            if result.maker is not operation:
-                raise ValueError(f"{result} names another operation than {operation.text()} as its maker")
-            known.add(result)
-    for view in graph.output_views():
-        check(view, "the result")

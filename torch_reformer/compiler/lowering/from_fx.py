@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.fx import GraphModule, Node
 
 from ...runtime.sizes import Real
-from ..ir.custom_ops import CONSTANT, DONATED, USER_CAST, scaled
+from ..ir.custom_ops import CONSTANT, DONATED, PACKED, USER_CAST, scaled
 from ..ir.fake_tensors import Unsupported, layout_of, real_tensors, typed
 from ..ir.graph import Call, Graph, View, views_of
 from ..ir.layout import Layout
@@ -159,6 +159,9 @@ class _Lowering:
         def view(tensor: Tensor) -> View:
             return View(source.value, layout_of(tensor, source.layout.offset + tensor.storage_offset() - before))
 
+        if PACKED in node.meta and source.value in self.graph.inputs:
+            part = self.graph.take(view(value))
+            return View(part, part.layout)
         return [view(tensor) for tensor in value] if isinstance(value, (list, tuple)) else view(value)
 
     def _call(self, target, args, kwargs, value):

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from ..ir.graph import Call, Casts, ConvGrads, Graph, Map, Reduce, Value
+from collections.abc import Iterable
 
-FEWEST = 4  # casts of a pack: fewer are not worth a step of the plan
+from ..ir.custom_ops import FEWEST_PACKED, pack
+from ..ir.graph import Call, Casts, ConvGrads, Graph, Map, Reduce, Value
 
 
 def pack_casts(graph: Graph) -> None:
@@ -26,14 +27,21 @@ def pack_casts(graph: Graph) -> None:
             first.append(operation)
         elif result in outputs and not result_readers and isinstance(source.maker, (Call, ConvGrads)):
             last.append(operation)
-    for casts, parts in ((first, True), (last, False)):
-        by_kind: dict[tuple, list[Map]] = {}
-        for cast in casts:
-            result = cast.results[0]
-            by_kind.setdefault((result.dtype, cast.inputs[0].value.dtype, result.device), []).append(cast)
-        for pack in by_kind.values():
-            if len(pack) >= FEWEST:
-                _pack(graph, pack, parts)
+    saved = [each for each in graph.operations if isinstance(each, Call) and each.operator is pack]
+    for kind in _by_kind(first).values():
+        if len(kind) >= FEWEST_PACKED:
+            _pack_parameters(graph, kind, saved)
+    for kind in _by_kind(last).values():
+        if len(kind) >= FEWEST_PACKED:
+            _pack(graph, kind, Casts([cast.inputs[0] for cast in kind], "casts", False), len(graph.operations))
+
+
+def _by_kind(casts: list[Map]) -> dict[tuple, list[Map]]:
+    kinds: dict[tuple, list[Map]] = {}
+    for cast in casts:
+        result = cast.results[0]
+        kinds.setdefault((result.dtype, cast.inputs[0].value.dtype, result.device), []).append(cast)
+    return kinds
 
 
 def _is_float_cast(operation) -> bool:
@@ -50,13 +58,23 @@ def _is_float_cast(operation) -> bool:
     )
 
 
-def _pack(graph: Graph, casts: list[Map], parts: bool) -> None:
-    """Replace casts by one Casts: at the place of the first one, or, for gradients, at the end of the graph."""
-    replaced = set(casts)
-    packed = Casts([cast.inputs[0] for cast in casts], "casts", parts)
-    packed.results = [cast.results[0] for cast in casts]
+def _pack_parameters(graph: Graph, casts: list[Map], saved: list[Call]) -> None:
+    """Replace casts by one Casts, at the place of the first one. Those that are saved as one tensor come first."""
+    at, memory = graph.operations.index(casts[0]), []
+    for call in saved:
+        makers = [view.value.maker for view in call.operands]
+        if set(makers) <= set(casts) and not memory:
+            casts = [*makers, *(cast for cast in casts if cast not in set(makers))]
+            memory = call.results
+            graph.operations.remove(call)
+    _pack(graph, casts, Casts([cast.inputs[0] for cast in casts], "casts", True), at, memory)
+
+
+def _pack(graph: Graph, casts: list[Map], packed: Casts, at: int, memory: Iterable[Value] = ()) -> None:
+    """Replace casts by one Casts at a place of the graph. memory: its last result."""
+    packed.results = [*(cast.results[0] for cast in casts), *memory]
     for result in packed.results:
         result.maker = packed
-    at = graph.operations.index(casts[0]) if parts else len(graph.operations)
     graph.operations.insert(at, packed)
+    replaced = set(casts)
     graph.operations = [operation for operation in graph.operations if operation not in replaced]

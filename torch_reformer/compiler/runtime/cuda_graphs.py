@@ -7,18 +7,22 @@ in ``cudagraph_capture_sizes`` only, or, with ``cudagraph_skip_dynamic_graphs``,
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
+from torch import Tensor
 from torch._dynamo.backends import cudagraphs
 from torch._guards import TracingContext
 from torch._inductor import config, cudagraph_trees
 from torch._inductor.cudagraph_utils import get_placeholder_info, log_cudagraph_skip_and_bump_counter
 from torch._inductor.utils import count_tangents
 from torch.fx import GraphModule
+from torch.multiprocessing.reductions import StorageWeakRef
 
 from .compiled import Compiled
 from .executable import keeps_graph
+
+_reinterpreted = torch._C._dynamo.guards._reinterpret_tensor  # by far the fastest way to make a view
 
 
 class CudaGraphs:
@@ -107,6 +111,9 @@ class _Wrapper(Compiled):
 class Recorded(_Wrapper):
     """A graph that is recorded at its first calls, and then replayed.
 
+    PyTorch makes the results of each replay anew in Python that share memory, such as the statistics of a norm, and
+    looks after each of them. So the recorded graph gives such memory once, and the results are made of that afterwards.
+
     Args:
         numbers: for each input, whether it is a whole number: for other ones the graph is recorded again.
         fixed: the positions of inputs that keep their addresses.
@@ -116,16 +123,68 @@ class Recorded(_Wrapper):
     def __init__(self, run: Compiled, numbers: list[bool], fixed: Sequence[int], options: dict[str, Any]):
         super().__init__(run)
         self._arguments = [1 if is_number else None for is_number in numbers], fixed, options
+        self._numbers = [place for place, is_number in enumerate(numbers) if is_number]
         self._replay = None
+        self._parts: dict[tuple, list[_Part]] = {}  # by the numbers among the inputs
 
     def __getstate__(self) -> dict[str, Any]:
-        return vars(self) | {"_replay": None}
+        return vars(self) | {"_replay": None, "_parts": {}}
 
     def __call__(self, args: list) -> list:
         if self._replay is None:
             inputs, fixed, options = self._arguments
-            self._replay = cudagraph_trees.cudagraphify_impl(self.run, inputs, fixed, **options)
-        return self._replay(args)
+            self._replay = cudagraph_trees.cudagraphify_impl(self._run, inputs, fixed, **options)
+        numbers = self._key(args)
+        results = list(self._replay(args))
+        if parts := self._parts[numbers]:
+            bases = {part.base: results[part.base] for part in parts}
+            for part in parts:
+                results[part.place] = _reinterpreted(bases[part.base], part.sizes, part.strides, part.offset)
+        return results
+
+    def _key(self, args: list) -> tuple:
+        return tuple([args[place] for place in self._numbers])
+
+    def _run(self, args: list) -> list:
+        """The results, of which those that share memory are replaced by that memory and by None."""
+        # Weak references, by which no new memory gets the number of an input's that is freed meanwhile.
+        inputs = [StorageWeakRef(arg.untyped_storage()) for arg in args if isinstance(arg, Tensor)]
+        numbers, given = self._key(args), {input.cdata for input in inputs}
+        results = list(self.run(args))
+        tensors = [(place, each) for place, each in enumerate(results) if isinstance(each, Tensor)]
+        sharing: dict[tuple[int, torch.dtype], list[int]] = {}
+        for place, tensor in tensors:
+            if _memory(tensor) not in given and tensor.numel():
+                sharing.setdefault((_memory(tensor), tensor.dtype), []).append(place)
+        parts = []
+        for places in sharing.values():
+            if len(places) > 1:
+                of_memory = [results[place] for place in places]
+                results[places[0]] = _all_memory(of_memory[0])
+                for place, part in zip(places, of_memory, strict=True):
+                    parts.append(_Part(place, places[0], part.shape, part.stride(), part.storage_offset()))
+                    if place != places[0]:
+                        results[place] = None
+        self._parts[numbers] = parts
+        return results
+
+
+class _Part(NamedTuple):
+    """A result that is made of another one, which is all of the memory that they share."""
+
+    place: int
+    base: int
+    sizes: tuple[int, ...]
+    strides: tuple[int, ...]
+    offset: int
+
+
+def _memory(tensor: Tensor) -> int:
+    return tensor.untyped_storage()._cdata
+
+
+def _all_memory(tensor: Tensor) -> Tensor:
+    return tensor.as_strided((tensor.untyped_storage().nbytes() // tensor.itemsize,), (1,), 0)
 
 
 class Announced(_Wrapper):

@@ -1,0 +1,133 @@
+"""Saved casts of parameters are one tensor (joint_graph/pack_saved.py), and nothing else changes."""
+
+import copy
+import functools
+
+import pytest
+import torch
+from compiled_steps import executables, kinds
+from marks import needs_aten
+from torch import nn
+from torch.utils.checkpoint import checkpoint
+
+from torch_reformer.compiler.backend import reformer
+from torch_reformer.compiler.joint_graph import pack_saved
+
+pytestmark = needs_aten
+
+
+class Narrow(nn.Module):
+    """A model under autocast."""
+
+    def __init__(self, model):
+        super().__init__()
+        self.model = model
+
+    def forward(self, *inputs):
+        with torch.autocast("cpu", torch.bfloat16):
+            return self.model(*inputs)
+
+
+class Shared(nn.Module):
+    """Weights that are read twice, transposed, and returned."""
+
+    def __init__(self):
+        super().__init__()
+        self.weights = nn.ParameterList(torch.randn(16, 16) / 4 for _ in range(5))
+
+    def forward(self, x):
+        first = self.weights[0].bfloat16()
+        for weight in self.weights:
+            x = (x @ weight).tanh() + (x @ weight.t()) @ self.weights[0]
+        return x.float(), first
+
+
+def images():
+    layers = [nn.Sequential(nn.Conv2d(8, 8, 3, padding=1), nn.BatchNorm2d(8), nn.ReLU()) for _ in range(3)]
+    return nn.Sequential(*layers, nn.Conv2d(8, 4, 1), nn.Flatten(), nn.Linear(4 * 36, 10, bias=False))
+
+
+def rows():
+    return nn.Sequential(*(layer for _ in range(5) for layer in (nn.Linear(16, 16), nn.LayerNorm(16), nn.GELU())))
+
+
+class Checkpointed(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.parts = nn.ModuleList([rows(), rows()])
+
+    def forward(self, x):
+        for part in self.parts:
+            x = checkpoint(part, x, use_reentrant=False)
+        return x
+
+
+MODELS = {
+    "images": (images, (3, 8, 6, 6)),
+    "rows": (rows, (7, 16)),
+    "shared": (Shared, (7, 16)),
+    "checkpointed": (Checkpointed, (7, 16)),
+}
+
+
+def step(run, model, x):
+    model.zero_grad()
+    x = x.clone().requires_grad_()
+    results = run(x)
+    results = results if isinstance(results, tuple) else (results,)
+    sum(result.float().square().mean() for result in results).backward()
+    return [*results, x.grad, *(each.grad for each in model.parameters())]
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+@pytest.mark.parametrize("name", MODELS)
+def test_values_are_those_of_single_tensors(name, dynamic, monkeypatch):
+    make, sizes = MODELS[name]
+    torch.manual_seed(0)
+    model, x = Narrow(make()), torch.randn(sizes)
+    other = copy.deepcopy(model)
+    packs = []
+    with monkeypatch.context() as patch:
+        pack = pack_saved._pack
+        patch.setattr(pack_saved, "_pack", lambda *args: (packs.append(len(args[3])), pack(*args)))
+        torch._dynamo.reset()
+        found = [step(torch.compile(model, backend=reformer, dynamic=dynamic), model, each) for each in (x, x + 1)]
+    monkeypatch.setattr(pack_saved, "FEWEST_PACKED", 1000)
+    torch._dynamo.reset()
+    expected = [step(torch.compile(other, backend=reformer, dynamic=dynamic), other, each) for each in (x, x + 1)]
+    assert min(packs, default=0) >= 4 or (name == "checkpointed" and not packs)  # it casts again
+    for one, two in zip(sum(found, []), sum(expected, []), strict=True):
+        assert torch.equal(one, two)
+
+
+def test_forward_saves_one_tensor(monkeypatch):
+    """Which all casts are written to, at once."""
+    saved = []
+    model, x = Narrow(nn.Sequential(*(nn.Linear(16, 16, bias=False) for _ in range(6)))), torch.randn(7, 16)
+    x.requires_grad_()
+    hooks = functools.partial(torch.autograd.graph.saved_tensors_hooks, unpack_hook=lambda each: each)
+    with hooks(lambda each: (saved.append((each.dtype, each.numel())), each)[1]):
+        forward, _ = executables(model, x, monkeypatch=monkeypatch)
+    assert (torch.bfloat16, 6 * 256 + 128) in saved  # and the input of 112 elements
+    assert kinds(forward).count("reformer::_cast_all") == 1 and not any("_pack" in kind for kind in kinds(forward))
+    assert saved.count((torch.bfloat16, 256)) == 0
+
+
+def test_graph_is_retained():
+    model, x = Narrow(rows()), torch.randn(7, 16, requires_grad=True)
+    torch._dynamo.reset()
+    loss = torch.compile(model, backend=reformer)(x).float().sum()
+    first = torch.autograd.grad(loss, [x, *model.parameters()], retain_graph=True)
+    second = torch.autograd.grad(loss, [x, *model.parameters()])
+    for one, two in zip(first, second, strict=True):
+        assert torch.equal(one, two)
+
+
+def test_operator_runs_alone():
+    """As in graphs of which no plan is made."""
+    parts = [torch.randn(3, 5), torch.randn(2, 4, 3).transpose(0, 2), torch.randn(())]
+    memory = torch.ops.reformer._pack(parts)
+    assert memory.shape == (3 * 128,)
+    for i, part in enumerate(parts):
+        assert torch.equal(memory.as_strided(part.shape, part.stride(), 128 * i), part)
+    torch.library.opcheck(torch.ops.reformer._pack.default, (parts,))
