@@ -1,21 +1,27 @@
-"""Save the casts of parameters as one tensor. Under autocast, a forward saves a narrow copy of nearly every weight for
-its backward. Autograd, and CUDA graphs with their checks of what is alive, take time for each saved tensor, not for
-each byte."""
+"""Save many tensors as one: casts of parameters, and small tensors, such as the statistics of norms. Under autocast, a
+forward saves a narrow copy of nearly every weight for its backward. Autograd, and CUDA graphs with their checks of what
+is alive, take time for each saved tensor, not for each byte.
+
+The casts are written where they are packed. Small tensors are copied at the end of the forward, all by one operator;
+their own memory is free afterwards. What the user can see is not packed: inputs, results of the forward and views of
+these, whose changes in place autograd has to notice."""
 
 from __future__ import annotations
 
 import torch
+from torch import Tensor
 from torch.fx import GraphModule, Node
 
 from ..ir.custom_ops import FEWEST_PACKED, PACKED, pack, packed_starts
-from ..ir.fake_tensors import layout_of
-from ..ir.fx_utils import base_of, given_again
+from ..ir.fake_tensors import is_plain, layout_of
+from ..ir.fx_utils import base_of, bytes_of, given_again
 
 aten = torch.ops.aten
+_SMALL = 1 << 14  # bytes: all of them are copied in a few microseconds
 
 
 def pack_saved(forward: GraphModule, backward: GraphModule, outputs: int) -> None:
-    """Pack saved casts of the forward's inputs, and views of them.
+    """Pack saved tensors of the forward, by their data types.
 
     The order of the other saved tensors stays as it is, as AOTAutograd's kinds of saved tensors follow each other.
 
@@ -23,40 +29,61 @@ def pack_saved(forward: GraphModule, backward: GraphModule, outputs: int) -> Non
         outputs: the number of the forward's own results, before the saved tensors.
     """
     (output,) = forward.graph.find_nodes(op="output")
-    saved = [node for node in output.args[0][outputs:] if _is_packable(node)]
     returned = {base_of(node) for node in output.args[0][:outputs] if isinstance(node, Node)}
     by_kind: dict[tuple, list[Node]] = {}
-    for node in saved:
-        value = node.meta["val"]
-        if base_of(node) not in returned:
-            by_kind.setdefault((value.dtype, base_of(node).args[0].meta["val"].dtype, value.device), []).append(node)
+    for node in output.args[0][outputs:]:
+        if _is_packable(node) and base_of(node) not in returned:
+            source, value = _source(node), node.meta["val"]
+            if _is_cast(source):
+                kind = source.args[0].meta["val"].dtype
+            elif bytes_of(source) <= _SMALL:
+                kind = None
+            else:
+                continue
+            by_kind.setdefault((kind, value.dtype, value.device), []).append(node)
     for nodes in by_kind.values():
-        casts = list(dict.fromkeys(map(base_of, nodes)))
-        if len(casts) >= FEWEST_PACKED:
-            _pack(forward, backward, nodes, casts)
+        sources = list(dict.fromkeys(map(_source, nodes)))
+        if len(sources) >= FEWEST_PACKED:
+            _pack(forward, backward, nodes, sources)
 
 
 def _is_packable(node: Node) -> bool:
-    """True for a cast of an input between floating-point types, and for a view that has all of its elements."""
-    if not isinstance(node, Node) or node.meta.get("saved_tensor_with_no_vc_check"):
+    """True for a dense tensor of known sizes that the forward computes."""
+    if not isinstance(node, Node) or base_of(node).op != "call_function":
         return False
-    cast = base_of(node)
-    if cast.target is not aten._to_copy.default or cast.args[0].op != "placeholder":
+    value = node.meta.get("val")
+    if not isinstance(value, Tensor) or not is_plain(value) or value.is_complex():
         return False
-    given, value, whole = (each.meta["val"] for each in (cast.args[0], node, cast))
-    if not (given.dtype.is_floating_point and value.dtype.is_floating_point and given.dtype != value.dtype):
+    if node.meta.get("saved_tensor_with_no_vc_check"):
         return False
-    if not all(isinstance(number, int) for number in (*whole.shape, *whole.stride(), *value.shape, *value.stride())):
-        return False
-    layouts = layout_of(value), layout_of(whole)
-    return all(layout.is_dense for layout in layouts) and 0 < value.numel() == whole.numel()
+    return _is_known(value) and layout_of(value).is_dense and value.numel() > 0
 
 
-def _pack(forward: GraphModule, backward: GraphModule, nodes: list[Node], casts: list[Node]) -> None:
+def _is_known(value: Tensor) -> bool:
+    return all(isinstance(number, int) for number in (*value.shape, *value.stride(), value.storage_offset()))
+
+
+def _source(node: Node) -> Node:
+    """The tensor to pack for a saved one: that of which it is a view, if it has all of the elements."""
+    base, value = base_of(node), node.meta["val"]
+    whole = base.meta["val"]
+    is_whole = isinstance(whole, Tensor) and _is_known(whole) and layout_of(whole).is_dense
+    return base if is_whole and whole.numel() == value.numel() else node
+
+
+def _is_cast(node: Node) -> bool:
+    """True for a cast of an input between floating-point types."""
+    if node.target is not aten._to_copy.default or node.args[0].op != "placeholder":
+        return False
+    given, value = node.args[0].meta["val"], node.meta["val"]
+    return given.dtype.is_floating_point and value.dtype.is_floating_point and given.dtype != value.dtype
+
+
+def _pack(forward: GraphModule, backward: GraphModule, nodes: list[Node], sources: list[Node]) -> None:
     (output,) = forward.graph.find_nodes(op="output")
-    starts = dict(zip(casts, packed_starts(cast.meta["val"].numel() for cast in casts), strict=False))
+    starts = dict(zip(sources, packed_starts(each.meta["val"].numel() for each in sources), strict=False))
     with forward.graph.inserting_before(output):
-        packed = forward.graph.call_function(pack, (casts,))
+        packed = forward.graph.call_function(pack, (sources,))
     packed.meta["val"] = given_again(packed, {})
     _replace_results(output, nodes, packed)
 
@@ -69,9 +96,9 @@ def _pack(forward: GraphModule, backward: GraphModule, nodes: list[Node], casts:
     for node in nodes:
         old, value = placeholders[node.name], node.meta["val"]
         with backward.graph.inserting_before(first):
-            arguments = memory, tuple(value.shape), value.stride(), starts[base_of(node)]
+            arguments = memory, tuple(value.shape), value.stride(), starts[_source(node)]
             part = backward.graph.call_function(aten.as_strided.default, arguments)
-        part.meta = {**old.meta, PACKED: True, "val": given_again(part, {})}
+        part.meta = {**old.meta, PACKED: True}  # its value is in memory of its own, as that of views of it
         old.replace_all_uses_with(part)
         backward.graph.erase_node(old)
 

@@ -154,14 +154,15 @@ class _Lowering:
         """Result of a view operator, by the layouts of the fake results; None for other operators."""
         if not is_view(node):
             return None
-        source, before = args[0], node.args[0].meta["val"].storage_offset()
+        source = args[0]
+        if PACKED in node.meta and node.target is aten.as_strided.default:
+            part = self.graph.take(View(source.value, Layout(*map(tuple, args[1:3]), args[3])))
+            return View(part, part.layout)
+        before = node.args[0].meta["val"].storage_offset()
 
         def view(tensor: Tensor) -> View:
             return View(source.value, layout_of(tensor, source.layout.offset + tensor.storage_offset() - before))
 
-        if PACKED in node.meta and source.value in self.graph.inputs:
-            part = self.graph.take(view(value))
-            return View(part, part.layout)
         return [view(tensor) for tensor in value] if isinstance(value, (list, tuple)) else view(value)
 
     def _call(self, target, args, kwargs, value):

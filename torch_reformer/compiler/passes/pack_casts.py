@@ -1,11 +1,13 @@
-"""Cast all parameters by one operator, and all gradients by another: under autocast each of them is cast by its own."""
+"""Cast all parameters by one operator, and all gradients by another: under autocast each of them is cast by its own.
+Such an operator also writes what is saved as one tensor (joint_graph/pack_saved.py)."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 
 from ..ir.custom_ops import FEWEST_PACKED, pack
-from ..ir.graph import Call, Casts, ConvGrads, Graph, Map, Reduce, Value
+from ..ir.graph import Call, Casts, ConvGrads, Graph, Map, Reduce, Value, View
+from ..ir.layout import Layout
 
 
 def pack_casts(graph: Graph) -> None:
@@ -34,6 +36,9 @@ def pack_casts(graph: Graph) -> None:
     for kind in _by_kind(last).values():
         if len(kind) >= FEWEST_PACKED:
             _pack(graph, kind, Casts([cast.inputs[0] for cast in kind], "casts", False), len(graph.operations))
+    for call in saved:
+        if call in graph.operations:
+            _copy(graph, call)
 
 
 def _by_kind(casts: list[Map]) -> dict[tuple, list[Map]]:
@@ -68,6 +73,20 @@ def _pack_parameters(graph: Graph, casts: list[Map], saved: list[Call]) -> None:
             memory = call.results
             graph.operations.remove(call)
     _pack(graph, casts, Casts([cast.inputs[0] for cast in casts], "casts", True), at, memory)
+
+
+def _copy(graph: Graph, saved: Call) -> None:
+    """Let one Casts copy what is saved as one tensor."""
+    copies = Casts(saved.operands, "casts", True)
+    parts = [graph.value(_at_beginning(view), view.value.dtype, view.value.device) for view in saved.operands]
+    copies.results = [*parts, *saved.results]
+    for result in copies.results:
+        result.maker = copies
+    graph.operations[graph.operations.index(saved)] = copies
+
+
+def _at_beginning(view: View) -> Layout:
+    return Layout(view.layout.sizes, view.layout.strides)
 
 
 def _pack(graph: Graph, casts: list[Map], packed: Casts, at: int, memory: Iterable[Value] = ()) -> None:
