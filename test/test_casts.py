@@ -55,6 +55,17 @@ def test_orders_of_memory(device, of, to):
     check(sources_of(of, device), to, [strides for _, strides in KINDS.values()])
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.int64, torch.int32, torch.bool], ids=str)
+@devices
+def test_copies(device, dtype):
+    """Of one type, as small tensors are saved."""
+    sources = [(source * 9).to(dtype) for source in sources_of(torch.float32, device)]
+    results = [torch.empty_like(source) for source in sources]
+    cast_all(sources, results)
+    for result, source in zip(results, sources, strict=True):
+        assert torch.equal(result, source)
+
+
 @pairs
 @devices
 def test_rows_of_zeros(device, of, to):

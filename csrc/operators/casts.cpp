@@ -8,6 +8,7 @@
 
 #include "checks.h"
 #include "hip/copy/casts.h"
+#include "torch_types.h"
 
 namespace reformer {
 namespace {
@@ -45,6 +46,13 @@ bool are_alike(const Tensor& from, const Tensor& to) {
   return is_dense(to) && (!has_more(from, to) || wanted[0] * to.size(0) == to.numel());
 }
 
+// The kernel for the types of two tensors; null if there is none, as for whole numbers.
+const gpu::Kernel* kernel_for(const Tensor& from, const Tensor& to) {
+  if (!from.is_cuda() || gpu::unavailable(device_of(from).arch)) return nullptr;
+  const auto own = dtype_of(from.scalar_type()), wanted = dtype_of(to.scalar_type());
+  return own && wanted ? casts_kernel(*own, *wanted) : nullptr;
+}
+
 // Zeroes the extra elements and returns a view of the others.
 Tensor with_zeros_behind(const Tensor& from, const Tensor& to) {
   if (!has_more(from, to)) return to;
@@ -66,9 +74,7 @@ void cast_all(std::vector<Tensor>& from, std::vector<Tensor>& to) {
   if (from.size() != to.size()) fail(kOp, "got ", from.size(), " tensors, and ", to.size(), " to write them to");
   if (from.empty()) return;
   const Tensor& first = from[0];
-  const gpu::Kernel* kernel = nullptr;
-  if (first.is_cuda() && !gpu::unavailable(device_of(first).arch))
-    kernel = casts_kernel(dtype_of(kOp, "a tensor", first), dtype_of(kOp, "a result", to[0]));
+  const gpu::Kernel* const kernel = kernel_for(first, to[0]);
   const auto is_as_first = [&](const Tensor& own, const Tensor& result) {
     return own.scalar_type() == first.scalar_type() && result.scalar_type() == to[0].scalar_type() &&
            own.device() == first.device() && result.device() == first.device();
