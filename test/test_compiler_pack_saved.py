@@ -2,12 +2,14 @@
 
 import copy
 import functools
+import operator
 
 import pytest
 import torch
 from compiled_steps import executables, kinds
 from marks import needs_aten
 from torch import nn
+from torch._subclasses import FakeTensorMode
 from torch.utils.checkpoint import checkpoint
 
 from torch_reformer.compiler.backend import reformer
@@ -132,3 +134,40 @@ def test_operator_runs_alone():
     for i, part in enumerate(parts):
         assert torch.equal(memory.as_strided(part.shape, part.stride(), 128 * i), part)
     torch.library.opcheck(torch.ops.reformer._pack.default, (parts,))
+
+
+def test_seeds_of_attention_are_left():
+    """PyTorch keeps them on the CPU, whatever its fake tensors say."""
+
+    def graph(names, results, mode):
+        module = torch.fx.GraphModule(nn.Module(), torch.fx.Graph())
+        nodes = {name: module.graph.placeholder(name) for name in names}
+        for name, (target, args, dtype) in results.items():
+            args = [nodes.get(arg, arg) for arg in args]
+            nodes[name] = module.graph.create_node("call_function", target, tuple(args), name=name)
+            nodes[name].meta["val"] = mode.from_tensor(torch.empty(8, dtype=dtype))
+        for name in names:
+            nodes[name].meta["val"] = mode.from_tensor(torch.empty(8))
+        given = [name for name in nodes if name != "attention"]
+        module.graph.output(tuple(map(nodes.get, given))).meta["desc"] = given
+        return module
+
+    aten, names = torch.ops.aten, [f"given_{i}" for i in range(4)]
+    attention = aten._scaled_dot_product_efficient_attention.default
+    results = {"attention": (attention, [*names[:3], None, True], torch.float32)}
+    results |= {f"seed_{i}": (operator.getitem, ["attention", i], torch.int64) for i in range(4)}
+    results |= {f"rows_{i}": (operator.getitem, ["attention", i], torch.float32) for i in range(4)}
+    left = [name for name in results if name != "attention"]
+    results |= {f"key_{i}": (aten.randint.low, [0, 9, (8,)], torch.int64) for i in range(4)}
+    results |= {f"mean_{i}": (aten.sin.default, [name], torch.float32) for i, name in enumerate(names)}
+    with FakeTensorMode() as mode:
+        forward = graph(names, results, mode)
+        added = {"last": (aten.add.Tensor, ["mean_0", "mean_1"], torch.float32)}
+        backward = graph([name for name in results if name != "attention"], added, mode)
+    pack_saved.pack_saved(forward, backward, outputs=len(names))
+    (output,) = forward.graph.find_nodes(op="output")
+    saved = [node.name for node in output.args[0]][len(names) :]
+    assert saved == [*left, "_pack_default", "_pack_default_1"]
+    assert output.meta["desc"] == [*names, *left, "key_0", "mean_0"]
+    assert [node.name for node in backward.graph.find_nodes(op="placeholder")] == saved
+    assert len(backward.graph.find_nodes(op="call_function", target=aten.as_strided.default)) == 8

@@ -2,21 +2,28 @@
 forward saves a narrow copy of nearly every weight for its backward. Autograd, and CUDA graphs with their checks of what
 is alive, take time for each saved tensor, not for each byte.
 
+What PyTorch's attention gives for its backward is left as it is: its seeds are on the CPU unless a CUDA graph is
+recorded, whatever their fake tensors say, and there its backward reads them.
+
 The casts are written where they are packed. Small tensors are copied at the end of the forward, all by one operator;
 their own memory is free afterwards. What the user can see is not packed: inputs, results of the forward and views of
 these, whose changes in place autograd has to notice."""
 
 from __future__ import annotations
 
+import operator
+
 import torch
 from torch import Tensor
 from torch.fx import GraphModule, Node
 
-from ..ir.custom_ops import FEWEST_PACKED, PACKED, pack, packed_starts
+from ...runtime.dtypes import FLOATS
+from ..ir.custom_ops import FEWEST_PACKED, PACKED, draw_key, pack, packed_starts
 from ..ir.fake_tensors import is_plain, layout_of
 from ..ir.fx_utils import base_of, bytes_of, given_again
 
 aten = torch.ops.aten
+_WHOLE_NUMBERS = (draw_key, torch.ops.reformer._row_numbers.default)  # operators whose results are packed, too
 _SMALL = 1 << 14  # bytes: all of them are copied in a few microseconds
 
 
@@ -52,11 +59,17 @@ def _is_packable(node: Node) -> bool:
     if not isinstance(node, Node) or base_of(node).op != "call_function":
         return False
     value = node.meta.get("val")
-    if not isinstance(value, Tensor) or not is_plain(value) or value.is_complex():
+    if not isinstance(value, Tensor) or not is_plain(value):
         return False
-    if node.meta.get("saved_tensor_with_no_vc_check"):
+    if value.dtype not in FLOATS and base_of(node).target not in _WHOLE_NUMBERS:
+        return False
+    if _is_of_attention(base_of(node)) or node.meta.get("saved_tensor_with_no_vc_check"):
         return False
     return _is_known(value) and layout_of(value).is_dense and value.numel() > 0
+
+
+def _is_of_attention(node: Node) -> bool:
+    return node.target is operator.getitem and "attention" in str(node.args[0].target)
 
 
 def _is_known(value: Tensor) -> bool:
@@ -75,8 +88,8 @@ def _is_cast(node: Node) -> bool:
     """True for a cast of an input between floating-point types."""
     if node.target is not aten._to_copy.default or node.args[0].op != "placeholder":
         return False
-    given, value = node.args[0].meta["val"], node.meta["val"]
-    return given.dtype.is_floating_point and value.dtype.is_floating_point and given.dtype != value.dtype
+    given, value = (each.meta["val"].dtype for each in (node.args[0], node))
+    return given in FLOATS and value in FLOATS and given != value
 
 
 def _pack(forward: GraphModule, backward: GraphModule, nodes: list[Node], sources: list[Node]) -> None:
