@@ -126,6 +126,38 @@ def test_graph_is_retained():
         assert torch.equal(one, two)
 
 
+def test_changes_of_parts_of_inputs_are_noticed():
+    def function(x):
+        parts = x.split(1, dim=1)
+        return sum(part.sin() * part for part in parts)
+
+    torch._dynamo.reset()
+    for run in (function, torch.compile(function, backend=reformer)):
+        given = torch.randn(3, 6, requires_grad=True)
+        x = given.clone()
+        result = run(x).sum()
+        with torch.no_grad():
+            x.zero_()
+        with pytest.raises(RuntimeError, match="modified (by an )?inplace"):
+            result.backward()
+
+
+def test_views_in_another_type():
+    """Bits of fp16 numbers as bf16 ones are packed as what they are saved as."""
+
+    def function(x, *weights):
+        for weight in weights:
+            bits = (x * weight).half().view(torch.bfloat16)
+            x = x * weight + torch.where(bits.isfinite(), bits, 1).detach().float() * weight
+        return x
+
+    torch._dynamo.reset()
+    given = [torch.rand(3, 4, requires_grad=True) for _ in range(7)]
+    results = [run(*given) for run in (function, torch.compile(function, backend=reformer))]
+    torch.testing.assert_close(*results)
+    torch.testing.assert_close(*(torch.autograd.grad(result.sum(), given[1:]) for result in results))
+
+
 def test_operator_runs_alone():
     """As in graphs of which no plan is made."""
     parts = [torch.randn(3, 5), torch.randn(2, 4, 3).transpose(0, 2), torch.randn(())]

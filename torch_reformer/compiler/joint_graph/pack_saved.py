@@ -20,7 +20,7 @@ from torch.fx import GraphModule, Node
 from ...runtime.dtypes import FLOATS
 from ..ir.custom_ops import FEWEST_PACKED, PACKED, draw_key, pack, packed_starts
 from ..ir.fake_tensors import is_plain, layout_of
-from ..ir.fx_utils import base_of, bytes_of, given_again
+from ..ir.fx_utils import base_of, bytes_of, given_again, is_view
 
 aten = torch.ops.aten
 _WHOLE_NUMBERS = (draw_key, torch.ops.reformer._row_numbers.default)  # operators whose results are packed, too
@@ -36,10 +36,10 @@ def pack_saved(forward: GraphModule, backward: GraphModule, outputs: int) -> Non
         outputs: the number of the forward's own results, before the saved tensors.
     """
     (output,) = forward.graph.find_nodes(op="output")
-    returned = {base_of(node) for node in output.args[0][:outputs] if isinstance(node, Node)}
+    returned = {_maker(node) for node in output.args[0][:outputs] if isinstance(node, Node)}
     by_kind: dict[tuple, list[Node]] = {}
     for node in output.args[0][outputs:]:
-        if _is_packable(node) and base_of(node) not in returned:
+        if _is_packable(node) and _maker(node) not in returned:
             source, value = _source(node), node.meta["val"]
             if _is_cast(source):
                 kind = source.args[0].meta["val"].dtype
@@ -56,16 +56,24 @@ def pack_saved(forward: GraphModule, backward: GraphModule, outputs: int) -> Non
 
 def _is_packable(node: Node) -> bool:
     """True for a dense tensor of known sizes that the forward computes."""
-    if not isinstance(node, Node) or base_of(node).op != "call_function":
+    if not isinstance(node, Node) or _maker(node).op != "call_function":
         return False
     value = node.meta.get("val")
     if not isinstance(value, Tensor) or not is_plain(value):
         return False
-    if value.dtype not in FLOATS and base_of(node).target not in _WHOLE_NUMBERS:
+    if value.dtype not in FLOATS and _maker(node).target not in _WHOLE_NUMBERS:
         return False
-    if _is_of_attention(base_of(node)) or node.meta.get("saved_tensor_with_no_vc_check"):
+    if _is_of_attention(_maker(node)) or node.meta.get("saved_tensor_with_no_vc_check"):
         return False
     return _is_known(value) and layout_of(value).is_dense and value.numel() > 0
+
+
+def _maker(node: Node) -> Node:
+    """The node that computes a tensor's memory, through views, also by operators that give several."""
+    node = base_of(node)
+    while node.target is operator.getitem and is_view(node.args[0]):
+        node = base_of(node.args[0])
+    return node
 
 
 def _is_of_attention(node: Node) -> bool:
@@ -80,8 +88,9 @@ def _source(node: Node) -> Node:
     """The tensor to pack for a saved one: that of which it is a view, if it has all of the elements."""
     base, value = base_of(node), node.meta["val"]
     whole = base.meta["val"]
-    is_whole = isinstance(whole, Tensor) and _is_known(whole) and layout_of(whole).is_dense
-    return base if is_whole and whole.numel() == value.numel() else node
+    if not isinstance(whole, Tensor) or whole.dtype != value.dtype or not _is_known(whole):
+        return node
+    return base if layout_of(whole).is_dense and whole.numel() == value.numel() else node
 
 
 def _is_cast(node: Node) -> bool:
