@@ -33,7 +33,6 @@ CONSTANT = "reformer_constant"  # in a node's meta: the value of a tensor that w
 PART = "reformer_part"  # in a node's meta: the part of a training step that it belongs to, one of PARTS
 PARTS = "forward", "backward", "update"
 DONATED = "reformer_spent"  # in a node's meta: the tensor is dead after its only use
-PACKED = "reformer_packed"  # in a node's meta: a view of an input that is one of the tensors packed in it
 FEWEST_PACKED = 4  # casts: fewer are not worth a step of the plan
 _ALIGNED = 128  # elements; packed tensors begin at multiples, for vectorised reads
 
@@ -95,6 +94,16 @@ def _(tensors: Sequence[Tensor]) -> Tensor:
     return tensors[0].new_empty(packed_starts(tensor.numel() for tensor in tensors)[-1])
 
 
-pack = torch.ops.reformer._pack.default
+torch.library.define("reformer::_unpack", "(Tensor(a) memory, int[] size, int[] stride, int start) -> Tensor(a)")
+
+
+@torch.library.impl("reformer::_unpack", "CompositeExplicitAutograd")
+def _unpack(memory: Tensor, size: Sequence[int], stride: Sequence[int], start: int) -> Tensor:
+    """One of the tensors in memory of _pack, which begins at this element. Other than of views, its fake tensor is in
+    memory of its own, and plans take it for such (ir/graph.py: Graph.parts)."""
+    return memory.as_strided(size, stride, memory.storage_offset() + start)
+
+
+pack, unpack = torch.ops.reformer._pack.default, torch.ops.reformer._unpack.default
 after = torch.ops.reformer._after.default
 add_product = torch.ops.reformer._add_product.default

@@ -11,6 +11,7 @@ these, whose changes in place autograd has to notice."""
 
 from __future__ import annotations
 
+import itertools
 import operator
 
 import torch
@@ -18,13 +19,14 @@ from torch import Tensor
 from torch.fx import GraphModule, Node
 
 from ...runtime.dtypes import FLOATS
-from ..ir.custom_ops import FEWEST_PACKED, PACKED, draw_key, pack, packed_starts
+from ..ir.custom_ops import FEWEST_PACKED, draw_key, pack, packed_starts, unpack
 from ..ir.fake_tensors import is_plain, layout_of
 from ..ir.fx_utils import base_of, bytes_of, given_again, is_view
 
 aten = torch.ops.aten
 _WHOLE_NUMBERS = (draw_key, torch.ops.reformer._row_numbers.default)  # operators whose results are packed, too
 _SMALL = 1 << 14  # bytes: all of them are copied in a few microseconds
+_FEWEST_COPIED = 16  # fewer are not worth a copy, which takes a kernel's time
 
 
 def pack_saved(forward: GraphModule, backward: GraphModule, outputs: int) -> None:
@@ -41,16 +43,12 @@ def pack_saved(forward: GraphModule, backward: GraphModule, outputs: int) -> Non
     for node in output.args[0][outputs:]:
         if _is_packable(node) and _maker(node) not in returned:
             source, value = _source(node), node.meta["val"]
-            if _is_cast(source):
-                kind = source.args[0].meta["val"].dtype
-            elif bytes_of(source) <= _SMALL:
-                kind = None
-            else:
-                continue
-            by_kind.setdefault((kind, value.dtype, value.device), []).append(node)
-    for nodes in by_kind.values():
+            cast_from = source.args[0].meta["val"].dtype if _is_cast(source) else None
+            if cast_from or bytes_of(source) <= _SMALL:
+                by_kind.setdefault((cast_from, value.dtype, value.device), []).append(node)
+    for (cast_from, *_), nodes in by_kind.items():
         sources = list(dict.fromkeys(map(_source, nodes)))
-        if len(sources) >= FEWEST_PACKED:
+        if len(sources) >= (FEWEST_PACKED if cast_from else _FEWEST_COPIED):
             _pack(forward, backward, nodes, sources)
 
 
@@ -119,17 +117,16 @@ def _pack(forward: GraphModule, backward: GraphModule, nodes: list[Node], source
         old, value = placeholders[node.name], node.meta["val"]
         with backward.graph.inserting_before(first):
             arguments = memory, tuple(value.shape), value.stride(), starts[_source(node)]
-            part = backward.graph.call_function(aten.as_strided.default, arguments)
-        part.meta = {**old.meta, PACKED: True}  # its value is in memory of its own, as that of views of it
+            part = backward.graph.call_function(unpack, arguments)
+        part.meta = dict(old.meta)
         old.replace_all_uses_with(part)
         backward.graph.erase_node(old)
 
 
 def _replace_results(output: Node, nodes: list[Node], packed: Node) -> None:
     """Let the graph give one node in place of the first of others, and not the rest."""
-    (results,) = output.args
-    notes = output.meta.get("desc", [None] * len(results))
+    (results,), notes = output.args, output.meta.get("desc", ())  # other stages give results without notes
     rest = set(nodes[1:])
-    kept = [pair for pair in zip(results, notes, strict=True) if pair[0] not in rest]
+    kept = [pair for pair in itertools.zip_longest(results, notes) if pair[0] not in rest]
     output.args = (tuple(packed if result is nodes[0] else result for result, _ in kept),)
     output.meta["desc"] = [note for _, note in kept]

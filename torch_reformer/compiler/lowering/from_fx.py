@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.fx import GraphModule, Node
 
 from ...runtime.sizes import Real
-from ..ir.custom_ops import CONSTANT, DONATED, PACKED, USER_CAST, scaled
+from ..ir.custom_ops import CONSTANT, DONATED, USER_CAST, scaled, unpack
 from ..ir.fake_tensors import Unsupported, layout_of, real_tensors, typed
 from ..ir.graph import Call, Graph, View, views_of
 from ..ir.layout import Layout
@@ -155,7 +155,7 @@ class _Lowering:
         if not is_view(node):
             return None
         source = args[0]
-        if PACKED in node.meta and node.target is aten.as_strided.default:
+        if node.target is unpack:
             part = self.graph.take(View(source.value, Layout(*map(tuple, args[1:3]), args[3])))
             return View(part, part.layout)
         before = node.args[0].meta["val"].storage_offset()
