@@ -361,6 +361,8 @@ def test_options():
         compiled(lambda x: x + 1, mode="fastest")(torch.ones(2))
     with pytest.raises(Exception, match="has no option 'speed'; it has report"):
         compiled(lambda x: x + 1, options={"speed": 1})(torch.ones(2))
+    with pytest.raises(Exception, match="report must be a function, such as print, got 3"):
+        compiled(lambda x: x + 1, options={"report": 3})(torch.ones(2))
     with pytest.raises(Exception, match="has no option 'max_autotune', which is Inductor's; it has report"):
         compiled(lambda x: x + 1, options={"max_autotune": True})(torch.ones(2))
 

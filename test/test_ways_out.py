@@ -7,7 +7,7 @@ import sys
 
 import pytest
 import torch
-from marks import needs_aten
+from marks import needs_aten, require
 from torch import nn
 
 import torch_reformer
@@ -126,7 +126,7 @@ def test_traced_after_fuse(model):
 @pytest.mark.slow
 def test_onnx_after_fuse(model):
     for package in ("onnx", "onnxscript"):
-        pytest.importorskip(package, reason=f"{package} is not installed: pip install onnx onnxscript")
+        require(package, "clients")
     fuse(model)
     model(X)
     nodes = list(torch.onnx.export(model, (X,), dynamo=True, verbose=False).model.graph)

@@ -10,7 +10,7 @@ import itertools
 import numbers
 import sys
 import warnings
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -69,10 +69,11 @@ def reformer(module: GraphModule, inputs: list, *, mode: str | None = None, opti
             (torch._functorch.config.activation_memory_budget).
 
     Raises:
-        ValueError: for an unknown mode or option, or a memory budget that is no number from 0 to 1.
+        ValueError: for an unknown mode or option, a report that is no function, or a memory budget that is no number
+            from 0 to 1.
     """
     mode = known_mode(mode)
-    _check_options(options or ())
+    _check_options(options or {})
     graphs = None
     if mode == "reduce-overhead":
         from .runtime.cuda_graphs import CudaGraphs  # imports much of Inductor
@@ -108,13 +109,16 @@ def _compiling() -> Iterator[None]:
             gc.enable()
 
 
-def _check_options(names: Iterable[str]) -> None:
-    for name in names:
+def _check_options(options: Mapping[str, Any]) -> None:
+    for name in options:
         if name not in OPTIONS:
             from torch._inductor import list_options  # imports much of Inductor
 
             of_inductor = ", which is Inductor's" if name in list_options() else ""
             raise ValueError(f"backend 'reformer' has no option {name!r}{of_inductor}; it has {', '.join(OPTIONS)}")
+    report = options.get("report")
+    if report is not None and not callable(report):
+        raise ValueError(f"backend 'reformer': report must be a function, such as print, got {report!r}")
 
 
 def known_mode(mode: str | None) -> str | None:
@@ -127,7 +131,7 @@ def known_mode(mode: str | None) -> str | None:
         _warn_of_mode(mode)
         return _OTHER_MODES[mode]
     if mode not in MODES:
-        raise ValueError(f"backend 'reformer': mode must be one of {MODES}, got {mode!r}")
+        raise ValueError(f"backend 'reformer': mode must be one of {(*MODES, *_OTHER_MODES)}, got {mode!r}")
     return mode
 
 

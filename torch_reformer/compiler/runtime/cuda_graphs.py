@@ -75,9 +75,9 @@ class CudaGraphs:
     def _is_skipped(module: GraphModule, inputs: list, fixed: int) -> bool:
         why = cudagraphs.check_for_skip(module, fixed)
         if not why and config.triton.cudagraph_skip_dynamic_graphs and any(map(_is_number, inputs)):
-            why = "sizes that change (cudagraph_skip_dynamic_graphs)"
+            why = "skipping cudagraphs due to sizes that change (cudagraph_skip_dynamic_graphs)"
         if why:
-            log_cudagraph_skip_and_bump_counter(f"skipping cudagraphs due to {why}")
+            log_cudagraph_skip_and_bump_counter(why)
         return bool(why)
 
     def _recorded(self, run: Compiled, module: GraphModule, inputs: list, fixed: Sequence[int], **which) -> Compiled:
