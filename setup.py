@@ -59,11 +59,10 @@ class Build(BuildExtension):
 
 
 def for_readers_elsewhere(text: str) -> str:
-    """The README for package indexes, where links to the repository's files and its pictures lead nowhere: their text
-    stays, without the link."""
-    return re.sub(
-        r"\[(`?[^][]*`?)\]\((?!https?:)[^)]*\)", r"\1", re.sub(r"!\[[^]]*\]\((?!https?:)[^)]*\)\n*", "", text)
-    )
+    """The README for package indexes, where links to the repository's files and its pictures lead nowhere: the links'
+    text stays, and pictures go with their captions, the paragraphs in italics behind them."""
+    text = re.sub(r"!\[[^]]*\]\((?!https?:)[^)]*\)\n*(\*[^*]+\*\n+)?", "", text)
+    return re.sub(r"\[(`?[^][]*`?)\]\((?!https?:)[^)]*\)", r"\1", text)
 
 
 def build_for_this_torch(library: str) -> None:
