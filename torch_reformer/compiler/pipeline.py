@@ -94,7 +94,7 @@ def partition(joint: GraphModule, inputs, packs: bool = True, **options) -> tupl
     """Split the joint graph of a training step into its forward and its backward (AOTAutograd's ``partition_fn``).
 
     Args:
-        packs: whether casts that the forward saves are saved as one tensor.
+        packs: whether saved casts, and small saved tensors, are packed (joint_graph/pack_saved.py).
     """
     try:
         return attempted(lambda: _partition(joint, inputs, packs, **options), joint)

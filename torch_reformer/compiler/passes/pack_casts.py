@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from ..ir.custom_ops import FEWEST_PACKED, pack
-from ..ir.graph import Call, Casts, ConvGrads, Graph, Map, Reduce, Value, View
+from ..ir.graph import Call, Casts, ConvGrads, Graph, Map, Reduce, Value
 from ..ir.layout import Layout
 
 
@@ -78,15 +78,13 @@ def _pack_parameters(graph: Graph, casts: list[Map], saved: list[Call]) -> None:
 def _copy(graph: Graph, saved: Call) -> None:
     """Let one Casts copy what is saved as one tensor."""
     copies = Casts(saved.operands, "casts", True)
-    parts = [graph.value(_at_beginning(view), view.value.dtype, view.value.device) for view in saved.operands]
+    layouts = [Layout(view.layout.sizes, view.layout.strides) for view in saved.operands]  # each begins its part
+    values = [view.value for view in saved.operands]
+    parts = [graph.value(at, each.dtype, each.device) for at, each in zip(layouts, values, strict=True)]
     copies.results = [*parts, *saved.results]
     for result in copies.results:
         result.maker = copies
     graph.operations[graph.operations.index(saved)] = copies
-
-
-def _at_beginning(view: View) -> Layout:
-    return Layout(view.layout.sizes, view.layout.strides)
 
 
 def _pack(graph: Graph, casts: list[Map], packed: Casts, at: int, memory: Iterable[Value] = ()) -> None:
