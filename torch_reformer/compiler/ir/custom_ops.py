@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections.abc import Iterable, Sequence
 
@@ -34,7 +33,8 @@ PART = "reformer_part"  # in a node's meta: the part of a training step that it 
 PARTS = "forward", "backward", "update"
 DONATED = "reformer_spent"  # in a node's meta: the tensor is dead after its only use
 FEWEST_PACKED = 4  # casts: fewer are not worth a step of the plan
-_ALIGNED = 128  # elements; packed tensors begin at multiples, for vectorised reads
+_MOST_ALIGNED = 128  # elements; large packed tensors begin at multiples, at the start of a cache line
+_LEAST_ALIGNED = 16  # elements; small ones at multiples of the next power of two, and of this for vectorised reads
 
 
 @torch.library.custom_op("reformer::_scaled", mutates_args=())
@@ -76,7 +76,12 @@ def _(sum: Tensor, one: Tensor, other: Tensor) -> Tensor:
 
 def packed_starts(counts: Iterable[int]) -> list[int]:
     """Where tensors of so many elements begin that are packed into one, and at the end the number of its elements."""
-    return list(itertools.accumulate((-(-count // _ALIGNED) * _ALIGNED for count in counts), initial=0))
+    starts, end = [], 0
+    for count in counts:
+        aligned = min(_MOST_ALIGNED, max(_LEAST_ALIGNED, 1 << (count - 1).bit_length()))
+        starts.append(-(-end // aligned) * aligned)
+        end = starts[-1] + count
+    return [*starts, end]
 
 
 @torch.library.custom_op("reformer::_pack", mutates_args=())
