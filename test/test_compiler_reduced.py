@@ -217,3 +217,36 @@ def test_masks_of_fp64(function, size):
     x = torch.randn(size, dtype=torch.float64)
     torch._dynamo.reset()
     torch.testing.assert_close(torch.compile(function, backend="reformer")(x), function(x))
+
+
+@pytest.mark.parametrize("lines", [1, 2, 9, 70])
+@pytest.mark.parametrize("width", [1, 3, 15, 16, 17, 49, 63, 64, 65, 130, 256, 257, 1030, 2049, 4097])
+@pytest.mark.parametrize("dim", [0, 1])
+def test_vectors_and_blocks(lines, width, dim):
+    """Sizes around those of a CPU's vectors, of the spans of columns, and of blocks (csrc/cpu/programs)."""
+    x = torch.randn(lines, width, generator=torch.Generator().manual_seed(0)) + 100
+
+    def function(x):
+        y = x * 0.5
+        return y.sum(dim), y.amax(dim), torch.var_mean(y, dim, correction=0)
+
+    sums, maxima, (variances, means) = without_dynamo(function, lambda report: None)(x)
+    expected = function(x.double())
+    torch.testing.assert_close(sums.double(), expected[0], rtol=3e-7, atol=0)
+    assert torch.equal(maxima, function(x)[1])
+    torch.testing.assert_close(variances.double(), expected[2][0], rtol=2e-6, atol=1e-10)
+    torch.testing.assert_close(means.double(), expected[2][1], rtol=3e-7, atol=0)
+
+
+@pytest.mark.parametrize("width", [1, 5, 17, 49, 64, 300, 2500])
+@pytest.mark.parametrize("dim", [0, 1])
+def test_one_nan(width, dim):
+    """At each place of a vector, it is in the sum and the maximum of its line or column, and nowhere else."""
+    compiled = without_dynamo(lambda x: ((x * 0.5).sum(dim), (x * 0.5).amax(dim)), lambda report: None)
+    for place in {0, width // 2, width - 1}:
+        x = torch.full((11, width), -float("inf"))
+        x[7, place] = math.nan
+        for result in compiled(x):
+            expected = torch.full_like(result, -float("inf"))
+            expected[7 if dim else place] = math.nan
+            torch.testing.assert_close(result, expected, equal_nan=True)

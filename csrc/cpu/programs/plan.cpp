@@ -8,8 +8,9 @@ namespace reformer::programs {
 namespace {
 
 constexpr int64_t kUnits = 128;           // about the greatest number of units
-constexpr int64_t kUnitElements = 16384;  // about the smallest size of a unit
+constexpr int64_t kUnitElements = 32768;  // about the smallest size of a unit
 constexpr int64_t kBlocksOfPiece = 8;
+constexpr int64_t kLongRow = 256;  // elements; with such rows one by one, their numbers need not be repeated
 constexpr int64_t kRanges = 16, kPartials = 1 << 16;  // maximal numbers of ranges and partial results; one of them may
                                                       // be exceeded as long as the other is not
 
@@ -171,11 +172,12 @@ Partition::Partition(const ProgramShape& shape, const Program& program) {
   images = channels_along && !program.has_planes ? 1 : shape.images;
   lines = channels_along ? shape.rows() / images : shape.channels;
   width = channels_along ? shape.channels : shape.pixels;
-  const int64_t blocks = program.needs_rows && channels_along ? 1 : ceil_div(width, kBlock);
+  const bool has_rows = program.needs_rows && channels_along;
+  const int64_t blocks = has_rows ? 1 : ceil_div(width, kBlock);
   block_width = ceil_div(width, blocks);
   piece = std::min(blocks, kBlocksOfPiece) * block_width;
   pieces = ceil_div(width, piece);
-  block_lines = width > kBlock ? 1 : kBlock / width;
+  block_lines = width > (has_rows ? kLongRow : kBlock) ? 1 : kBlock / width;
   row_by_row = channels_along && block_lines == 1;
   const int64_t units_wanted = std::min(kUnits, shape.numel() / kUnitElements);
   // Each range has a partial result per column.
@@ -289,30 +291,60 @@ void Partial::add(Reduction kind, const Partial& other) {
   }
 }
 
-Partials::Partials(const ProgramOutput& output, const Partition& partition)
-    : kind(output.kind), per(output.per), node(output.node) {
-  const bool along = (per == Per::row) == partition.channels_along;
-  side = per == Per::all ? Side::all : along ? Side::along : Side::across;
-  const int64_t size = side == Side::all     ? partition.units()
-                       : side == Side::along ? partition.images * partition.pieces * partition.lines
-                                             : partition.images * partition.ranges * partition.width;
-  values.assign(size_t(size), Partial::none(kind));
+PartialArray::PartialArray(Reduction kind, int64_t size) : kind(kind), values(size_t(size), Partial::none(kind).value) {
+  if (kind != Reduction::moments) return;
+  counts.resize(size_t(size));
+  squares.resize(size_t(size));
 }
 
-Partial Partials::result(const Partition& partition, int64_t i) const {
-  Partial sum = Partial::none(kind);
-  const auto add_all = [&](int64_t first, int64_t count, int64_t step) {
-    for (int64_t j = 0; j < count; ++j) sum.add(kind, values[size_t(first + j * step)]);
-  };
-  if (side == Side::all) {
-    add_all(0, int64_t(values.size()), 1);
-  } else {  // a line's pieces or a column's ranges: for a channel over all images, else within one image
-    const int64_t each = side == Side::along ? partition.lines : partition.width;
-    const int64_t parts = side == Side::along ? partition.pieces : partition.ranges;
-    const bool in_all = per == Per::channel;
-    add_all(in_all ? i : i / each * parts * each + i % each, in_all ? partition.images * parts : parts, each);
+void PartialArray::add(int64_t i, const Partial& other) {
+  const bool has_moments = kind == Reduction::moments;
+  const auto at = size_t(i);
+  Partial sum{has_moments ? counts[at] : 0, values[at], has_moments ? squares[at] : 0};
+  sum.add(kind, other);
+  values[at] = sum.value;
+  if (!has_moments) return;
+  counts[at] = sum.count;
+  squares[at] = sum.squares;
+}
+
+void PartialArray::add(int64_t i, const PartialArray& other, int64_t first, int64_t count) {
+  if (kind == Reduction::sum) {  // in vectors
+    double* const to = values.data() + i;
+    const double* const from = other.values.data() + first;
+    for (int64_t j = 0; j < count; ++j) to[j] += from[j];
+    return;
   }
-  return sum;
+  const bool has_moments = kind == Reduction::moments;
+  for (int64_t j = 0; j < count; ++j) {
+    const auto at = size_t(first + j);
+    add(i + j, {has_moments ? other.counts[at] : 0, other.values[at], has_moments ? other.squares[at] : 0});
+  }
+}
+
+Partials::Partials(const ProgramOutput& output, const Partition& partition)
+    : per(output.per),
+      node(output.node),
+      side(per == Per::all                                 ? Side::all
+           : (per == Per::row) == partition.channels_along ? Side::along
+                                                           : Side::across),
+      states(output.kind, side == Side::all     ? partition.units()
+                          : side == Side::along ? partition.images * partition.pieces * partition.lines
+                                                : partition.images * partition.ranges * partition.width) {}
+
+PartialArray Partials::result(const Partition& partition, int64_t count) const {
+  PartialArray sums(kind(), count);
+  if (side == Side::all) {
+    for (int64_t unit = 0; unit < partition.units(); ++unit) sums.add(0, states, unit, 1);
+    return sums;
+  }
+  // A line's pieces or a column's ranges: for a channel over all images, else within one image.
+  const int64_t each = side == Side::along ? partition.lines : partition.width;
+  const int64_t parts = side == Side::along ? partition.pieces : partition.ranges;
+  for (int64_t image = 0; image < partition.images; ++image)
+    for (int64_t part = 0; part < parts; ++part)
+      sums.add(per == Per::channel ? 0 : image * each, states, (image * parts + part) * each, each);
+  return sums;
 }
 
 }  // namespace reformer::programs

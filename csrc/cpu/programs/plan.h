@@ -10,7 +10,7 @@ namespace reformer::programs {
 
 // Elements per block: the program's values of a block stay in the first-level cache. If whole rows are needed, blocks
 // may be larger.
-constexpr int64_t kBlock = 512;
+constexpr int64_t kBlock = 2048;
 
 // The result as `images` matrices of lines, each dense in memory. In NCHW a line is a channel of an image, and its
 // elements are pixels. In NHWC a line is a pixel, and its elements are channels; all pixels form one matrix, or those
@@ -103,27 +103,38 @@ struct Partial {
   void add(Reduction kind, const Partial& other);
 };
 
+// Such states, in an array for each of their numbers.
+struct PartialArray {
+  Reduction kind;
+  std::vector<double> values, counts, squares;  // the latter two for moments alone
+
+  PartialArray(Reduction kind, int64_t size);
+  void add(int64_t i, const Partial& other);
+  // Adds `count` adjacent states of another array.
+  void add(int64_t i, const PartialArray& other, int64_t first, int64_t count);
+};
+
 // Partial results of a reduction of a program's value.
 struct Partials {
-  Reduction kind;
   Per per;
   int32_t node;
   // along: one for each line of a piece; across: one for each column of a range; all: one for each unit.
   enum class Side : uint8_t { along, across, all } side;
-  std::vector<Partial> values;
+  PartialArray states;
 
   Partials(const ProgramOutput& output, const Partition& partition);
+  Reduction kind() const { return states.kind; }
   bool is_of(const ProgramOutput& output) const {
-    return kind == output.kind && per == output.per && node == output.node;
+    return kind() == output.kind && per == output.per && node == output.node;
   }
-  Partial* of_line(const Partition& partition, int64_t image, int64_t piece, int64_t line) {
-    return &values[size_t((image * partition.pieces + piece) * partition.lines + line)];
+  static int64_t of_line(const Partition& partition, int64_t image, int64_t piece, int64_t line) {
+    return (image * partition.pieces + piece) * partition.lines + line;
   }
-  Partial* of_column(const Partition& partition, int64_t image, int64_t range, int64_t column) {
-    return &values[size_t((image * partition.ranges + range) * partition.width + column)];
+  static int64_t of_column(const Partition& partition, int64_t image, int64_t range, int64_t column) {
+    return (image * partition.ranges + range) * partition.width + column;
   }
-  // Element i of the reduction's result, combined from its partial results in a fixed order.
-  Partial result(const Partition& partition, int64_t i) const;
+  // The `count` elements of the reduction's result, combined from its partial results in a fixed order.
+  PartialArray result(const Partition& partition, int64_t count) const;
 };
 
 }  // namespace reformer::programs

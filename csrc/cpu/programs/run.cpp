@@ -38,12 +38,11 @@ void run_as(const ProgramCall& call, const Device& device) {
     if (output.kind == Reduction::none) continue;
     const programs::Partials& from = *partials_of(output);
     const int64_t count = call.shape.count(output.per);
-    std::vector<S> results(size_t(output.kind == Reduction::moments ? 2 * count : count));
-    for (int64_t j = 0; j < count; ++j) {
-      const programs::Partial result = from.result(partition, j);
-      results[size_t(j)] = S(output.factor < 0 ? result.value : result.value * double(factors[i][size_t(j)]));
-      if (output.kind == Reduction::moments) results[size_t(count + j)] = S(result.squares);
-    }
+    const programs::PartialArray found = from.result(partition, count);
+    std::vector<S> results(found.values.size() + found.squares.size());
+    for (size_t j = 0; j < found.values.size(); ++j)
+      results[j] = S(output.factor < 0 ? found.values[j] : found.values[j] * double(factors[i][j]));
+    std::copy(found.squares.begin(), found.squares.end(), results.begin() + count);
     REFORMER_BY_ISA(device.isa, write<S>)
     (call.outputs[i], call.stored_type(output), 0, results.data(), int64_t(results.size()));
   }

@@ -4,6 +4,7 @@
 #include "functions.h"
 #include "wide.h"
 #include "operations.h"
+#include "rows.h"
 #include "columns.h"
 #include "mapped.h"
 #include "philox.h"
@@ -95,7 +96,9 @@ class Unit {
     const int64_t range = unit % partition_.ranges, piece = unit / partition_.ranges % partition_.pieces;
     image_ = unit / partition_.ranges / partition_.pieces;
     const int64_t begin = range * partition_.range, end = std::min(partition_.lines, begin + partition_.range);
-    each_across(piece, [&](size_t r, Columns<S>& columns) { columns.begin(partials_[r].kind); });
+    each_across(piece, [&](size_t r, Columns<S>& columns) {
+      columns.begin(partials_[r].kind(), partition_.block_lines, width_);
+    });
     for (line_ = begin; line_ < end; line_ += partition_.block_lines) {
       lines_ = std::min(partition_.block_lines, end - line_);
       each_block(piece, [&](int64_t block) {
@@ -104,8 +107,7 @@ class Unit {
       });
     }
     each_across(piece, [&](size_t r, Columns<S>& columns) {
-      columns.finish(partials_[r].kind, width_, end - begin,
-                     partials_[r].of_column(partition_, image_, range, column_));
+      columns.finish(end - begin, partials_[r].states, Partials::of_column(partition_, image_, range, column_));
     });
   }
 
@@ -186,6 +188,12 @@ class Unit {
   // Fills a vector with its first number.
   static void repeat(S* number) { store<S>(number, broadcast(*number)); }
 
+  // The sum of function(a, b) along a line. Operands without a step hold one number.
+  template <class Function>
+  double sum(Operand<S> a, Operand<S> b, Function function) const {
+    return LineSum<S, false>(a, b, width_, function).sum();
+  }
+
   // A row reduction of a line of the block. The lambdas capture by reference, though they capture nothing: others
   // convert to function pointers, and vectors can't cross calls.
   double reduced(Several several, ProgramOp op, Operand<S> a, Operand<S> b) const {
@@ -198,7 +206,7 @@ class Unit {
         const bool is_there = channel >= 0 && channel < S(width_) && channel == std::floor(channel);
         return is_there ? double(b.at[b.step > 0 ? int64_t(channel) : 0]) : 0;
       }
-      default: return along(op == ProgramOp::row_sum ? Reduction::sum : Reduction::max, a.at).value;
+      default: return along(op == ProgramOp::row_sum ? Reduction::sum : Reduction::max, a.at, width_).value;
     }
   }
 
@@ -307,14 +315,13 @@ class Unit {
       Partials& partials = partials_[r];
       const S* const from = value(steps_.by_element(partials.node));
       if (partials.side == Partials::Side::across) {
-        columns_of(r, block).add(partials.kind, from, lines_, width_);
+        columns_of(r, block).add(partials.kind(), from, lines_);
         continue;
       }
       for (int64_t line = 0; line < lines_; ++line) {
-        Partial* const to = partials.side == Partials::Side::all
-                                ? &partials.values[size_t(unit)]
-                                : partials.of_line(partition_, image_, piece, line_ + line);
-        to->add(partials.kind, along(partials.kind, from + line * width_));
+        const bool is_of_all = partials.side == Partials::Side::all;
+        partials.states.add(is_of_all ? unit : Partials::of_line(partition_, image_, piece, line_ + line),
+                            along(partials.kind(), from + line * width_, width_));
       }
     }
     for (size_t i = 0; i < call_.program.outputs.size(); ++i) {
@@ -339,105 +346,6 @@ class Unit {
         continue;
       write(call_.outputs[i], call_.stored_type(output), offset(), from, count());
     }
-  }
-
-  // The reduction of a line of the block.
-  Partial along(Reduction kind, const S* from) const {
-    if (kind == Reduction::max) return {1, largest(from), 0};
-    if (kind == Reduction::sum) return {0, sum({from, kLanes<S>}, {}, [&](Vec<S> x, Vec<S>) { return x; }), 0};
-    // Moments are computed from differences from the first element.
-    const Vec<S> origin = broadcast(from[0]);
-    Wide sums = {}, squares = {};
-    for (int64_t i = 0; i < width_; i += kBlock)
-      add<true>(
-          {from + i, kLanes<S>}, {}, std::min(kBlock, width_ - i), [=](Vec<S> x, Vec<S>) { return x - origin; }, sums,
-          squares);
-    return moments(double(width_), double(from[0]), total(sums), total(squares));
-  }
-
-  // The sum of function(a, b) along a line.
-  template <class Function>
-  double sum(Operand<S> a, Operand<S> b, Function function) const {
-    Wide sums = {};
-    for (int64_t i = 0; i < width_; i += kBlock)
-      add<false>({a.at + i * (a.step > 0), a.step}, {b.at + i * (b.step > 0), b.step}, std::min(kBlock, width_ - i),
-                 function, sums, sums);
-    return total(sums);
-  }
-
-  // As many fp64 numbers as a vector has lanes.
-  typedef double Twice __attribute__((vector_size(2 * REFORMER_VECTOR_BYTES)));
-  using Wide = std::conditional_t<std::is_same_v<S, float>, Twice, Vec<double>>;
-
-  // Adds function(a, b) and, if kSquares, its squares; over so few elements that fp32 rounds little.
-  template <bool kSquares, class Function>
-  static REFORMER_INLINE void add(Operand<S> a, Operand<S> b, int64_t count, Function function, Wide& sum,
-                                  Wide& square) {
-    constexpr int kSums = 8;
-    Vec<S> sums[kSums], squares[kSums];
-#pragma GCC unroll 8
-    for (int j = 0; j < kSums; ++j) sums[j] = squares[j] = Vec<S>{};
-    const auto add_to = [&](int j, Vec<S> x, Vec<S> y) {
-      const Vec<S> value = function(x, y);
-      sums[j] += value;
-      if constexpr (kSquares) squares[j] = fma<S>(value, value, squares[j]);
-    };
-    const auto next = [&](Operand<S>& operand) { return operand.at ? operand.next() : Vec<S>{}; };
-    for (; count >= kSums * kLanes<S>; count -= kSums * kLanes<S>)
-#pragma GCC unroll 8
-      for (int j = 0; j < kSums; ++j) add_to(j, next(a), next(b));
-#pragma GCC unroll 8
-    for (int j = 0; j < kSums; ++j)
-      if (count >= kLanes<S>) {
-        add_to(j, next(a), next(b));
-        count -= kLanes<S>;
-      }
-    add_wide(sums, sum);
-    if constexpr (kSquares) add_wide(squares, square);
-    if (count == 0) return;
-    const Vec<S> rest = function(part(a, count), part(b, count));
-    for (int i = 0; i < count; ++i) {
-      sum[i] += double(rest[i]);
-      if constexpr (kSquares) square[i] += double(rest[i]) * double(rest[i]);
-    }
-  }
-  // The first `count` elements of an operand's next vector; memory after them may not be readable.
-  static REFORMER_INLINE Vec<S> part(const Operand<S>& operand, int64_t count) {
-    return operand.at ? load_part<S>(operand.at, int(count)) : Vec<S>{};
-  }
-
-  template <int kCount>
-  static REFORMER_INLINE void add_wide(const Vec<S> (&sums)[kCount], Wide& to) {
-#pragma GCC unroll 2
-    for (int j = 0; j < kCount; j += 4)  // few enough that fp32 rounds as little as above
-      to += __builtin_convertvector((sums[j] + sums[j + 1]) + (sums[j + 2] + sums[j + 3]), Wide);
-  }
-  static REFORMER_INLINE double total(const Wide& sums) {
-    double lanes[kLanes<S>];
-    std::memcpy(lanes, &sums, sizeof lanes);
-    for (int half = kLanes<S> / 2; half > 0; half /= 2)
-      for (int i = 0; i < half; ++i) lanes[i] += lanes[i + half];
-    return lanes[0];
-  }
-
-  // NaN if any element is.
-  double largest(const S* from) const {
-    constexpr int kSums = 4;
-    constexpr int64_t kAtOnce = kSums * kLanes<S>;
-    const auto larger_of = [](auto x, auto y) { return ((x > y) | (x != x)) ? x : y; };
-    S all = -std::numeric_limits<S>::infinity();
-    int64_t i = 0;
-    if (width_ >= kAtOnce) {
-      Vec<S> largest[kSums];
-      for (Vec<S>& one : largest) one = broadcast(all);
-      for (; i + kAtOnce <= width_; i += kAtOnce)
-#pragma GCC unroll 4
-        for (int j = 0; j < kSums; ++j) largest[j] = larger_of(load<S>(from + i + j * kLanes<S>), largest[j]);
-      const Vec<S> one = larger_of(larger_of(largest[0], largest[1]), larger_of(largest[2], largest[3]));
-      for (int j = 0; j < kLanes<S>; ++j) all = larger_of(S(one[j]), all);
-    }
-    for (; i < width_; ++i) all = larger_of(from[i], all);
-    return double(all);
   }
 
   const ProgramCall& call_;
