@@ -123,6 +123,16 @@ def test_forward_saves_one_tensor(monkeypatch):
     assert len(saved) == 3  # the last one by what follows the model
 
 
+def test_report_counts_the_memory_once():
+    reports = []
+    model, x = Narrow(nn.Sequential(*(nn.Linear(16, 16, bias=False) for _ in range(6)))), torch.randn(7, 16)
+    torch._dynamo.reset()
+    torch.compile(model, backend=reformer, options={"report": reports.append})(x).float().sum().backward()
+    casts = next(line for line in reports[0].lines if line.kind == "casts")
+    elements = 6 * 256 + 112  # of the weights and the input
+    assert (casts.read, casts.written) == (4 * elements, 2 * elements)
+
+
 def test_graph_is_retained():
     model, x = Narrow(rows()), torch.randn(7, 16, requires_grad=True)
     torch._dynamo.reset()

@@ -21,6 +21,7 @@ from training_models import conv_norm, relative_error, step
 from torch_reformer import functional, fuse
 from torch_reformer.compiler.cli import planned
 from torch_reformer.compiler.runtime import run_graph
+from torch_reformer.runtime import aten
 
 pytestmark = needs_aten
 
@@ -97,10 +98,13 @@ def test_autocast():
     assert relative_error(actual, expected) < 0.05
 
 
-def test_what_it_says():
+def test_what_it_says(monkeypatch):
     model, x = nn.Sequential(nn.Conv2d(3, 8, 3, bias=False), nn.BatchNorm2d(8), nn.ReLU(), nn.MaxPool2d(2)), images()
     done = fuse(model.double())
     assert str(done) == "nothing has run compiled yet" and not done.reports
+    monkeypatch.setattr(aten, "missing", "there is no library")
+    assert str(done) == "nothing is planned: there is no library"
+    monkeypatch.undo()
     y = model(x)
     y.sum().backward()
     forward, backward = done.reports

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from torch import nn
 
 from .nn import FusedConv2d, convert_to, unconvert_from
+from .runtime import aten
 from .runtime.arguments import check_module
 
 if TYPE_CHECKING:
@@ -23,7 +24,7 @@ class Fusion:
 
     def __str__(self) -> str:
         if not self.reports:
-            return "nothing has run compiled yet"
+            return f"nothing is planned: {aten.missing}" if aten.missing else "nothing has run compiled yet"
         graphs, lines = len(self.reports), sum(len(report.lines) for report in self.reports)
         head = f"{graphs} graph{'s' * (graphs > 1)} planned so far: {lines} kernels and calls"
         return "\n\n".join([head, *map(str, self.reports)])

@@ -5,6 +5,8 @@ from __future__ import annotations
 import argparse
 import os
 import platform
+import textwrap
+from collections.abc import Iterable
 from pathlib import Path
 
 import torch
@@ -36,7 +38,7 @@ def settings_lines() -> list[str]:
 
 def _setting_line(name: str, shown: str) -> str:
     variable = f"TORCH_REFORMER_{name.upper()}"
-    return f"  {name:15} {shown:12} {variable} {os.environ.get(variable, 'is not set')}"
+    return f"  {name:17}{shown:12} {variable} {os.environ.get(variable, 'is not set')}"
 
 
 def weights_lines() -> list[str]:
@@ -52,6 +54,12 @@ def _origin(path: Path) -> str:
     return f"the package's {path.name}" if path.parent == weights_file.FOLDER else str(path)
 
 
+def _wrapped(title: str, names: Iterable[str]) -> list[str]:
+    """Lines of names after a title, no longer than a terminal's."""
+    text = f"{title:16}{', '.join(names)}"
+    return textwrap.wrap(text, 100, subsequent_indent=" " * 16, break_on_hyphens=False)
+
+
 def info() -> str:
     hits, misses = native.cache_counts()
     lines = [
@@ -62,7 +70,9 @@ def info() -> str:
         f"GPUs            {', '.join(gpus()) or 'none'}",
         *weights_lines(),
         f"torch's library {aten.missing or 'built for torch ' + aten.library.torch_version}",
-        f"solvers         {', '.join(config.solvers())}",
+        *textwrap.wrap(
+            f"{'solvers':16}{', '.join(config.solvers())}", 100, subsequent_indent=" " * 16, break_on_hyphens=False
+        ),
         f"decision cache  {hits} hits, {misses} misses in this thread",
         "",
         "configuration",

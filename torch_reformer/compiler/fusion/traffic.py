@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from ..ir.access import Access
 from ..ir.gather import gather_of
-from ..ir.graph import Value, View
+from ..ir.graph import Casts, Value, View
 from ..ir.layout import Layout
 from .greedy import Fusion
 from .schedule import needed_in_memory, reads_of
@@ -33,7 +33,10 @@ def traffic(fusion: Fusion) -> dict[int, tuple[int, int]]:
 
 def _written(fusion: Fusion, number: int, needed: set[Value]) -> int:
     if (operation := fusion.extern_calls.get(number)) is not None:
-        return sum(value.bytes for value in (operation.writes or operation.results))
+        results = operation.results
+        if isinstance(operation, Casts):
+            results = results[: len(operation.inputs)]  # the memory of which they are parts is written once
+        return sum(value.bytes for value in (operation.writes or results))
     group = fusion.groups[number]
     results = [operation.results[0] for operation in group.members]
     return sum(result.bytes for result in results if result in needed or result in group.destinations)
