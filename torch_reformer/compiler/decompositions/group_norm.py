@@ -70,7 +70,7 @@ def _backward(
     is_empty = input.numel() == 0  # PyTorch's rule divides by the number of elements
     if not is_empty and not _supports(input, positions):
         return NotImplemented
-    # One order of memory for both, as PyTorch's formula had before torch 2.15; else kernels read one of them across.
+    # One order of memory for both, as PyTorch's formula had before torch 2.14; else kernels read one of them across.
     grad = grad.contiguous(memory_format=suggest_memory_format(input))
     g, x = _wide(grad), _wide(input)
     over, by_group = [*range(2, x.dim())], (batch, groups, channels // groups)
