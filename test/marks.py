@@ -4,11 +4,14 @@ import importlib.util
 import os
 
 import pytest
+import torch
 
 from torch_reformer.runtime import aten
 
 # CI builds the library, so there its absence is a failure.
 needs_aten = pytest.mark.skipif(aten.library is None and not os.environ.get("CI"), reason=aten.missing)
+# Libraries that stand in for a GPU's backend: a torch that is built for GPUs has its own.
+needs_cpu_build = pytest.mark.skipif(torch.backends.cuda.is_built(), reason="this torch is built for GPUs")
 
 
 def slow(*values: object) -> list:

@@ -8,20 +8,13 @@ import sys
 from pathlib import Path
 
 import pytest
-import torch
-from marks import needs_aten
+from marks import needs_aten, needs_cpu_build
 
 from torch_reformer.compiler.analysis import fake_gpu
 
 HERE = Path(__file__).parent
 NAMES = ["resnet", "resnext", "densenet", "efficientnet", "convnext", "nfnet", "diffusion", "mixer", "gpt", "texts"]
-pytestmark = [
-    needs_aten,
-    pytest.mark.slow,
-    pytest.mark.skipif(
-        torch.backends.cuda.is_built(), reason="this torch is built for GPUs, and has a backend of its own"
-    ),
-]
+pytestmark = [needs_aten, needs_cpu_build, pytest.mark.slow]
 
 
 @functools.cache

@@ -5,7 +5,7 @@ import pickle
 import host_gpu
 import pytest
 import torch
-from marks import needs_aten
+from marks import needs_aten, needs_cpu_build
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from torch_reformer.compiler.backend import reformer
@@ -45,6 +45,7 @@ def test_constants(function, kind, monkeypatch):
     torch.testing.assert_close(tuple(loaded([x])), expected, rtol=0, atol=0)
 
 
+@needs_cpu_build
 def test_constants_of_gpus():
     """Their elements are copied to the host. This build for CPUs does not load them."""
     host_gpu.run("""

@@ -48,13 +48,20 @@ def test_group_norm(groups, affine, layout):
     "size", [(4, 6), (4, 6, 1), (4, 6, 33), (1, 6, 4, 5, 3), (4, 6, 1, 1), (0, 6, 5), (0, 6), (4, 6, 0)], ids=str
 )
 def test_group_norm_of_other_dimensions(size):
+    """Newer torches refuse maps without pixels."""
     x, scale, shift = (torch.randn(each, dtype=torch.float64) for each in (size, (6,), (6,)))
 
     def function(x, scale, shift):
         return F.group_norm(x, 2, scale, shift)
 
-    found, expected = (results(each, x, scale, shift) for each in (compiled(function), function))
-    for one, other in zip(found, expected, strict=True):
+    try:
+        expected = results(function, x, scale, shift)
+    except RuntimeError:
+        assert size[-1] == 0
+        with pytest.raises(RuntimeError, match="Expected HxW to be greater than 0"):
+            results(compiled(function), x, scale, shift)
+        return
+    for one, other in zip(results(compiled(function), x, scale, shift), expected, strict=True):
         torch.testing.assert_close(one, other, rtol=1e-11, atol=1e-11, equal_nan=True)
 
 

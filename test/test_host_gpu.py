@@ -2,13 +2,9 @@
 
 import host_gpu
 import pytest
-import torch
-from marks import needs_aten
+from marks import needs_aten, needs_cpu_build
 
-pytestmark = [
-    pytest.mark.skipif(torch.backends.cuda.is_built(), reason="this torch is built for GPUs"),
-    pytest.mark.slow,
-]
+pytestmark = [needs_cpu_build, pytest.mark.slow]
 
 STEPS = """
 def network():

@@ -65,6 +65,7 @@ PRIVATE_TORCH = {
     "compiler/analysis/fake_gpu.py",
     "compiler/analysis/record.py",
     "compiler/analysis/trace.py",
+    "compiler/decompositions/group_norm.py",
     "compiler/decompositions/table.py",
     "compiler/decompositions/roll.py",
     "compiler/decompositions/tracing.py",

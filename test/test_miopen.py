@@ -14,10 +14,10 @@ from pathlib import Path
 import compiled
 import host_gpu
 import pytest
-from marks import needs_aten, slow
+from marks import needs_aten, needs_cpu_build, slow
 from miopen import stub
 
-pytestmark = needs_aten
+pytestmark = [needs_aten, needs_cpu_build]
 TEST = Path(__file__).parent
 REAL = TEST.parent.parent / "shared/data/miopen/gfx908.fdb.txt.xz"
 

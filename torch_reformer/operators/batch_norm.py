@@ -25,7 +25,7 @@ from ..runtime import plan as plans
 from ..runtime.arguments import is_number, shown
 from . import autocast, conv, fake, fused_programs, run_plan
 from .conv_epilogue import conv2d_epilogue
-from .dispatch import any_autocast, apply_of, needs_dispatcher, without_autocast
+from .dispatch import SingleLevelFunction, any_autocast, needs_dispatcher, without_autocast
 from .fused_operator import numbers
 from .stitch import stitch
 
@@ -144,7 +144,7 @@ def _rule(given: tuple[bool, ...], settings: Settings, needed: tuple[bool, ...])
     return _Rule(names, settings, frozenset(name for name, need in zip(_TENSORS, needed, strict=False) if need))
 
 
-class _Train(torch.autograd.Function):
+class _Train(SingleLevelFunction):
     @staticmethod
     def forward(ctx, settings, geometry, cast, *tensors):
         rule = _rule(tuple([tensor is not None for tensor in tensors]), settings, ctx.needs_input_grad[3:-3])
@@ -230,7 +230,7 @@ def _train_operator(given: tuple[bool, ...], settings: Settings, geometry: int):
     return aten.library.FusedOperator(_TrainOperator(given, settings, geometry).write, 1)
 
 
-_apply = apply_of(_Train)
+_apply = _Train.apply
 
 
 def _check_count(input: Tensor, weight: Tensor, geometry) -> None:

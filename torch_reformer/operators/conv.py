@@ -19,7 +19,7 @@ from ..runtime import aten, native, plan  # noqa: F401  native registers the ope
 from . import fake, flops, fused_programs, max_pool
 from .autocast import CastWeight, autocast_cast, autocast_type
 from .dispatch import (
-    apply_of,
+    SingleLevelFunction,
     below_autograd,
     in_forward_mode,
     needs_dispatcher,
@@ -63,7 +63,7 @@ def _differentiable(op, place: int, places: tuple[int, int], at: tuple[int, int]
 
     first_at, second_at = at
 
-    class Derivative(torch.autograd.Function):
+    class Derivative(SingleLevelFunction):
         @staticmethod
         def forward(ctx, *arguments):
             first, second = arguments[first_at], arguments[second_at]
@@ -118,7 +118,7 @@ def _differentiable(op, place: int, places: tuple[int, int], at: tuple[int, int]
                     terms.append(tangents[2].view(1, -1, 1, 1).expand(ctx.result_size))
                 return sum(terms[1:], terms[0])
 
-    apply = apply_of(Derivative)
+    apply = Derivative.apply
 
     def requires_grad(arguments) -> bool:
         if arguments[first_at].requires_grad or arguments[second_at].requires_grad:
@@ -204,7 +204,7 @@ def conv2d_grads(
     return [results.pop(0) if is_wanted else None for is_wanted in wanted]
 
 
-class _Plain(torch.autograd.Function):
+class _Plain(SingleLevelFunction):
     """Autograd node for the most common conv2d in training: input and weight require gradients, and nothing else needs
     the dispatcher. Applies the same rule with two operator calls. number: the packed geometry. cast: the cast of the
     weight under autocast."""
@@ -232,7 +232,7 @@ class _Plain(torch.autograd.Function):
 
 
 _forward = _ops._conv2d.default
-_apply_plain = apply_of(_Plain)
+_apply_plain = _Plain.apply
 
 
 def conv2d(input, weight, bias=None, stride=(1, 1), padding=(0, 0), dilation=(1, 1), groups=1):

@@ -15,7 +15,14 @@ from ..runtime import plan as plans
 from . import conv, fake
 from .autocast import CastWeight, autocast_cast
 from .backward_rule import backward_rule, lacks_derivative
-from .dispatch import apply_of, in_eager_functorch, is_transformed, needs_dispatcher, needs_grad, without_autocast
+from .dispatch import (
+    SingleLevelFunction,
+    in_eager_functorch,
+    is_transformed,
+    needs_dispatcher,
+    needs_grad,
+    without_autocast,
+)
 from .fallback import unfused_conv2d
 from .fused_operator import MOST, program_operator
 from .one_step import run_conv2d
@@ -26,7 +33,7 @@ _library = torch.library.Library("reformer", "IMPL")
 _conv2d_epilogue = torch.ops.reformer.conv2d_epilogue.default
 
 
-class _Conv2dEpilogue(torch.autograd.Function):
+class _Conv2dEpilogue(SingleLevelFunction):
     """Autograd node of a program after a convolution, or after the matrix product given by `rows`. Its outputs are the
     program's, followed by the values saved for the backward."""
 
@@ -78,7 +85,7 @@ class _Conv2dEpilogue(torch.autograd.Function):
         return None, None, None, None, of_input, of_weight, *of_tensors
 
 
-_apply = apply_of(_Conv2dEpilogue)
+_apply = _Conv2dEpilogue.apply
 
 
 def _derive(rule, operator, saves_for, grads, saved, originals, wanted, sizes, result_sizes):

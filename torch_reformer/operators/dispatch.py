@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import contextlib
 import functools
+from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import Tensor
 from torch._C import DispatchKey, DispatchKeySet, _AutoDispatchBelowAutograd, _ExcludeDispatchKeyGuard
 from torch._functorch.utils import enable_single_level_autograd_function
 from torch.autograd import forward_ad
+from torch.autograd.function import _SingleLevelFunction
 from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatch_mode_stack  # noqa: F401  for code that observes operators
 
 from ..runtime import aten, native
@@ -95,14 +98,16 @@ def tracked_by_outer_levels():
     return levels
 
 
-def apply_of(function: type[torch.autograd.Function]):
-    """function.apply for a single level of autograd. The public method adds functorch's levels, but the dispatcher has
-    already descended to one level, and plain tensors have only one."""
-    return super(torch.autograd.Function, function).apply  # type: ignore[misc]  # of a class written in C
+class SingleLevelFunction(_SingleLevelFunction):
+    """torch.autograd.Function whose apply() is for a single level of autograd. The public class adds functorch's
+    levels, but the dispatcher has already descended to one level, and plain tensors have only one."""
+
+    apply: Callable[..., Any]  # written in C
+    _compiled_autograd_key = staticmethod(torch.autograd.Function._compiled_autograd_key)  # only there in PyTorch
 
 
 def single_level():
-    """Context in which apply_of() may be called inside a transform."""
+    """Context in which SingleLevelFunction.apply() may be called inside a transform."""
     return enable_single_level_autograd_function()
 
 

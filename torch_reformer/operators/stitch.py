@@ -10,7 +10,7 @@ import torch
 from ..runtime import aten
 from . import fallback
 from .backward_rule import backward_rule, lacks_derivative
-from .dispatch import apply_of, in_eager_functorch, is_transformed, needs_dispatcher, needs_grad
+from .dispatch import SingleLevelFunction, in_eager_functorch, is_transformed, needs_dispatcher, needs_grad
 from .fallback import unfused
 from .fused_operator import MOST, program_operator
 from .one_step import run_stitch
@@ -20,7 +20,7 @@ fallback.register(_library)
 _stitch = torch.ops.reformer.stitch.default
 
 
-class _Stitch(torch.autograd.Function):
+class _Stitch(SingleLevelFunction):
     """Autograd node of a program. Its outputs are the program's, followed by the values saved for the backward."""
 
     @staticmethod
@@ -36,7 +36,7 @@ class _Stitch(torch.autograd.Function):
         return None, *ctx.rule.gradients(ctx, ctx.saved_tensors, grads, stitch)
 
 
-_apply = apply_of(_Stitch)
+_apply = _Stitch.apply
 
 
 def _derive(rule, operator, saves_for, grads, saved, originals, wanted, sizes, result_sizes):

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor
+from torch._prims_common import suggest_memory_format
 
 from .norms import statistics_type
 
@@ -69,6 +70,8 @@ def _backward(
     is_empty = input.numel() == 0  # PyTorch's rule divides by the number of elements
     if not is_empty and not _supports(input, positions):
         return NotImplemented
+    # One order of memory for both, as PyTorch's formula had before torch 2.14; else kernels read one of them across.
+    grad = grad.contiguous(memory_format=suggest_memory_format(input))
     g, x = _wide(grad), _wide(input)
     over, by_group = [*range(2, x.dim())], (batch, groups, channels // groups)
     mean, rstd = (_wide(each).unsqueeze(2) for each in (mean, rstd))

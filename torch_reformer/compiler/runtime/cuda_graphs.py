@@ -162,7 +162,7 @@ class Recorded(_Wrapper):
                 of_memory = [results[place] for place in places]
                 results[places[0]] = _all_memory(of_memory[0])
                 for place, part in zip(places, of_memory, strict=True):
-                    parts.append(_Part(place, places[0], part.shape, part.stride(), part.storage_offset()))
+                    parts.append(_Part(place, places[0], tuple(part.shape), part.stride(), part.storage_offset()))
                     if place != places[0]:
                         results[place] = None
         self._parts[numbers] = parts
