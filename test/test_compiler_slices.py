@@ -113,3 +113,18 @@ def test_no_map_of_a_long_axis_is_made(name, monkeypatch):
     gradients = [torch.autograd.grad(result.square().sum(), x)[0] for result in results]
     assert torch.equal(*results) and torch.equal(*gradients)
     assert longest <= through_maps.MOST_POSITIONS
+
+
+@pytest.mark.parametrize("source", [torch.float32, torch.float64, torch.int64])
+@pytest.mark.parametrize("dtype", [torch.bool, torch.int64, torch.bfloat16, torch.float32, torch.float64])
+def test_what_is_written_to_keeps_its_type(dtype, source):
+    """PyTorch's decomposition of select_scatter promotes it with its source's."""
+    x, values = (torch.randn(8, 5, 4) * 3).to(dtype), (torch.randn(8, 4) * 3).to(source)
+
+    def function(x, values):
+        return torch.select_scatter(x, values, 1, -2), torch.slice_scatter(x, values[:, None], 1, 1, 2)
+
+    for actual, expected in zip(
+        without_dynamo(function, lambda report: None)(x, values), function(x, values), strict=True
+    ):
+        assert actual.dtype == expected.dtype == dtype and torch.equal(actual, expected)

@@ -17,6 +17,7 @@ from torch_reformer.compiler.codegen import emit_plan
 from torch_reformer.compiler.decompositions import nll_loss
 from torch_reformer.compiler.fusion import greedy
 from torch_reformer.compiler.ir import stages
+from torch_reformer.compiler.ir.fake_tensors import Unsupported
 from torch_reformer.compiler.pre_grad import attention_masks
 
 pytestmark = needs_aten
@@ -135,6 +136,24 @@ def test_graphs_without_a_plan(name, monkeypatch):
     """As a last resort graphs run without a plan, each with a warning."""
     monkeypatch.setattr(pipeline, name, failing(name))
     assert all("without a plan" in each for each in check(count=2))
+
+
+def test_a_graph_without_a_plan_is_as_it_was(monkeypatch):
+    """Stages leave out copies that views need where no plan decides the strides: here of maxima, which are computed in
+    another order than their operand's."""
+
+    def function(x):
+        maxima = x.permute(0, 3, 1, 2, 4).amax(4).permute(0, 2, 3, 1).contiguous()
+        return maxima.view(2, 4, 21).transpose(1, 2).contiguous() * 2
+
+    def no_plan(*args):
+        raise Unsupported("planted")
+
+    monkeypatch.setattr(pipeline, "emit_plan", no_plan)
+    x = torch.randn(2, 4, 3, 7, 5, requires_grad=True)
+    with pytest.warns(UserWarning, match="planted"):
+        actual = torch.compile(function, backend="reformer")(x)
+    assert torch.equal(actual, function(x))
 
 
 def test_a_partition_that_fails(monkeypatch):

@@ -26,6 +26,7 @@ from .analysis.record import RecordedGraph, Stopped, record, record_step
 from .analysis.report import Report, joined, report_of, report_of_calls
 from .ir.device_model import GPUS
 from .ir.fake_tensors import Unsupported, fake_tensors
+from .ir.fx_utils import Snapshot
 from .lowering.split import Subgraph, is_whole, split
 from .lowering.unplanned import why_unplanned
 
@@ -86,11 +87,12 @@ def recorded(
         return report_of(executable.graph, executable.fusion, gpu, executable.planned, explains=True)
 
     def compiled(module: GraphModule, passes: list[Report | Unsupported]) -> Callable:
+        before = Snapshot(module.graph)
         try:
             passes.append(joined(map(reported, split(module))))
         except Unsupported as why:
             passes.append(why)
-        module.recompile()  # the stages change graphs only
+        module.graph = before.graph()  # what stages make of it may be right in a plan only
         return module.forward
 
     with fake_tensors() as fake, fake_gpu.answered() if on_gpu else contextlib.nullcontext():

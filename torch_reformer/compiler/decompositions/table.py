@@ -60,6 +60,7 @@ def decompositions() -> dict:
     """The table, operators to functions. A function that gives NotImplemented leaves its operator whole."""
     table = dict(core_aten_decompositions()) | get_decompositions(list(_BROKEN_UP))
     table = {op: rule for op, rule in table.items() if getattr(op, "overloadpacket", op) not in _WHOLE}
+    table[aten.select_scatter.default] = _in_own_type(table[aten.select_scatter.default])
     table |= {op: _unless_empty(rule) for op, rule in table.items() if getattr(op, "overloadpacket", op) in _MEANS}
     own: dict = norms.changed(table)
     for module in (
@@ -78,6 +79,16 @@ def decompositions() -> dict:
         for op, rule in module.DECOMPOSITIONS.items():
             own[op] = _first_of(own[op], or_whole(rule)) if op in own else or_whole(rule)
     return table | own | _CONVOLUTIONS
+
+
+def _in_own_type(rule: Callable) -> Callable:
+    """A scatter whose source gets the type of what it is written to: PyTorch's rule promotes both."""
+
+    @functools.wraps(rule)
+    def run(input: Tensor, src: Tensor, *args):
+        return rule(input, src.to(input.dtype), *args)
+
+    return run
 
 
 def _unless_empty(rule: Callable) -> Callable:

@@ -28,7 +28,7 @@ from torch.fx import Node
 
 from ...program import Value as Expression
 from .axis_map import AxisMap
-from .collectives import begins_collective
+from .effects import is_ordered
 from .layout import Layout
 
 
@@ -115,7 +115,7 @@ class Operation(ABC):
 
     @property
     def is_ordered(self) -> bool:
-        """True if all that are must keep their order: they draw from a generator, or begin collectives."""
+        """True if all that are must run, in their order (ir/effects.py)."""
         return False
 
     @abstractmethod
@@ -314,7 +314,7 @@ class Call(Operation):
 
     @property
     def is_ordered(self) -> bool:
-        return torch.Tag.nondeterministic_seeded in self.operator.tags or begins_collective(self.operator)
+        return is_ordered(self.operator)
 
     def text(self) -> str:
         def text_of(argument) -> str:

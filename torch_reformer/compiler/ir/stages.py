@@ -174,6 +174,9 @@ def attempted(make: Callable[[], _T], module: GraphModule) -> _T:
                 module.graph = before.graph()
                 if not attempt.leave_out(failure):
                     raise Unsupported(f"an internal error in {failures[0]}. {REPORT}") from failure.__cause__
+            except Unsupported:
+                module.graph = before.graph()  # what stages made of it may be right in a plan only
+                raise
     finally:
         _attempt.reset(token)
     without_nodes = "PyTorch's kernels compute these operators"

@@ -12,11 +12,10 @@ import itertools
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-import torch
 from torch.fx import Graph, GraphModule, Node
 
-from ..ir.collectives import begins_collective
 from ..ir.custom_ops import DONATED
+from ..ir.effects import is_ordered
 from ..ir.fx_utils import is_higher_order, is_operator, values_of
 from .unplanned import dequantises, is_complex, is_getitem, is_view, quantises, why_unknown, why_unplanned
 
@@ -81,9 +80,8 @@ def _is_constant(node: Node) -> bool:
 
 
 def _is_ordered(node: Node) -> bool:
-    """True for an operator that draws random numbers, or that may do so or write something, and for a collective."""
-    is_random = torch.Tag.nondeterministic_seeded in getattr(node.target, "tags", ())
-    return is_higher_order(node) or is_random or begins_collective(node.target)
+    """True for an operator that has effects, or may have."""
+    return is_higher_order(node) or is_ordered(node.target)
 
 
 def _written(node: Node) -> list[Node]:
