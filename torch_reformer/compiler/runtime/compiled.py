@@ -98,7 +98,7 @@ def has_foreign_code(module: GraphModule) -> bool:
     try:
         for node in nodes:
             check_node_safe(node)
-    except BypassAOTAutogradCache:
+    except (BypassAOTAutogradCache, AttributeError):  # the latter for methods of tensors, such as x.data = y
         return True
     return any(map(_is_foreign_operator, nodes))
 
