@@ -35,6 +35,7 @@ MODELS = (
     *("timm/swin_tiny_patch4_window7_224:8", "timm/mixnet_s:8"),
 )
 DYNAMO, TRACING = "Dynamo", "tracing"
+_LEAST = 0.05  # seconds of a stage that are written
 # Functions that are stages, beside those that pipeline.py calls by optional() and required().
 _STAGES = {
     cli: ("report_of",),
@@ -137,7 +138,7 @@ def main() -> int:
             for stage, value in sorted(seconds.items(), key=lambda each: -each[1]):
                 print(f"  {value:6.2f} {stage}")
         sys.stdout.flush()
-        figures = {f"{stage}_s": value for stage, value in seconds.items()}
+        figures = {f"{stage}_s": value for stage, value in seconds.items() if value >= _LEAST}
         rows += [
             Row.of("planning_time", name, "torch_reformer", each, [value], options.device)
             for each, value in (figures | {"ratio": ratios[-1]}).items()

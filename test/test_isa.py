@@ -34,7 +34,7 @@ def test_info_shows_it():
     done = run("plain", "-m", "torch_reformer", "info")
     assert done.returncode == 0, done.stderr
     assert "CPU             cpu-plain-" in done.stdout
-    assert "  isa             plain        TORCH_REFORMER_ISA plain\n" in done.stdout
+    assert "  isa              plain        TORCH_REFORMER_ISA plain\n" in done.stdout
 
 
 def test_explains_instruction_sets_that_are_not_there():

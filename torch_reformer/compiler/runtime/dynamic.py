@@ -18,7 +18,7 @@ from ..ir.stages import raises
 from .compiled import Compiled, reporting
 from .executable import Executable
 from .sized_graph import SymbolicGraph, fits
-from .static_sizes import depends_on_values, static
+from .static_sizes import depends_on_values, is_nested_int, static
 from .stored_templates import StoredTemplates
 from .template import Template
 
@@ -57,6 +57,7 @@ class Dynamic(Compiled):
         self.plan, self.planned, self.report = plan, planned, report
         inputs = module.graph.find_nodes(op="placeholder")
         self._unknown = {place for place, node in enumerate(inputs) if depends_on_values(node.meta.get("val"))}
+        self._nested = [place for place, node in enumerate(inputs) if is_nested_int(node.meta.get("val"))]
         self.symbolic, self.stored = SymbolicGraph(module), StoredTemplates(TEMPLATES)
         self.reason = "the sizes of an argument depend on values" if self._unknown else None
         self._begin()
@@ -82,6 +83,8 @@ class Dynamic(Compiled):
         self.report = reporting()
 
     def __call__(self, args: list) -> list:
+        for place in self._nested:  # nothing reads it (run_graph.py), and each jagged tensor has its own
+            args[place] = LEAST
         # Numbers by their texts, as -0.0 equals 0.0, and NaN equals nothing.
         key = tuple(_sizes(arg) for place, arg in enumerate(args) if place not in self._unknown)
         key = _Key(key, args)

@@ -18,12 +18,14 @@ from .compiled import Compiled, Uncached
 from .dynamic import Dynamic, MakePlan
 from .executable import Executable
 from .partial_plan import ByPyTorch, PartialPlan, plan_inner_graphs, warning_of_calls
-from .static_sizes import depends_on_sizes
+from .static_sizes import depends_on_sizes, is_nested_int
 
 
 def run_graph(module: GraphModule, plan: MakePlan, report: Callable[[Report], Any] | None) -> Compiled:
     """Run a graph of AOTAutograd's by a plan, or by a plan for each tuple of sizes if they are symbolic."""
     values = [node.meta.get("val") for node in module.graph.nodes if node.op in ("placeholder", "call_function")]
+    if any(node.users for node in module.graph.find_nodes(op="placeholder") if is_nested_int(node.meta.get("val"))):
+        return _without_plan(module, Unsupported("it reads the number that stands for a jagged tensor's lengths"))
     if any(map(depends_on_sizes, values)):
         return Dynamic(module, plan, planned, report)
     return planned(plan, module, report)
@@ -46,13 +48,17 @@ def planned(
             raise Unsupported(aten.missing)
         result = attempted(lambda: _plan_or_split(plan, module, sized), module)
     except Unsupported as why:
-        warnings.warn(f"a graph runs without a plan, by PyTorch's operators: {why}", stacklevel=2)
-        module.recompile()  # the stages change graphs only
-        return Uncached(lambda values: _by_pytorch(module, values))
+        return _without_plan(module, why)
     if isinstance(result, tuple):
         return _partial(plan, *result, report)
     result.report_to(report)
     return result
+
+
+def _without_plan(module: GraphModule, why: Unsupported) -> Compiled:
+    warnings.warn(f"a graph runs without a plan, by PyTorch's operators: {why}", stacklevel=3)
+    module.recompile()  # the stages change graphs only
+    return Uncached(lambda values: _by_pytorch(module, values))
 
 
 def _plan_or_split(

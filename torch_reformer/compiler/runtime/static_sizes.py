@@ -40,6 +40,12 @@ def depends_on_values(value) -> bool:
     return any(free_unbacked_symbols(number) for number in _numbers(value))
 
 
+def is_nested_int(value) -> bool:
+    """True for the number that stands for the varying lengths of a jagged tensor, which can only be compared for
+    equality."""
+    return isinstance(value, torch.SymInt) and isinstance(value.node._hint, torch.SymInt)
+
+
 def static(module: GraphModule, args: Sequence[Any]) -> GraphModule:
     """A copy of the graph with fake values of its nodes for arguments of these sizes. What depends on values of tensors
     keeps its symbols.
