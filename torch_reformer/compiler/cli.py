@@ -119,6 +119,7 @@ def recorded_and_measured(
     from .runtime.partial_plan import PartialPlan
 
     def compiled(module: GraphModule, passes: list[Report | Unsupported]) -> Callable:
+        before = Snapshot(module.graph)
         try:
             subgraphs = split(module)
             parts = [
@@ -126,7 +127,7 @@ def recorded_and_measured(
             ]
         except Unsupported as why:
             passes.append(why)
-            module.recompile()
+            module.graph = before.graph()
             return module.forward
         place = len(passes)
         whole = parts[0] if is_whole(module, subgraphs) else PartialPlan(module, subgraphs, parts, None, None)
