@@ -70,9 +70,7 @@ def info() -> str:
         f"GPUs            {', '.join(gpus()) or 'none'}",
         *weights_lines(),
         f"torch's library {aten.missing or 'built for torch ' + aten.library.torch_version}",
-        *textwrap.wrap(
-            f"{'solvers':16}{', '.join(config.solvers())}", 100, subsequent_indent=" " * 16, break_on_hyphens=False
-        ),
+        *_wrapped("solvers", config.solvers()),
         f"decision cache  {hits} hits, {misses} misses in this thread",
         "",
         "configuration",
