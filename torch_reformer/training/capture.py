@@ -14,6 +14,7 @@ from torch.fx import GraphModule
 from ..compiler.backend import compile_step
 from ..compiler.joint_graph.start_collectives import start_collectives
 from ..compiler.joint_graph.whole_step import without_factor
+from ..compiler.pipeline import pre_grad
 from .averaging import Average, Unaveraged, Weights
 from .data_parallel import DataParallel
 from .scaling import Scaling
@@ -64,6 +65,7 @@ class StepBackend:
         self._budget, self._scaling, self._average, self._replicas = budget, scaling, average, replicas
 
     def __call__(self, module: GraphModule, inputs: list[Any]) -> Callable:
+        pre_grad(module)
         nodes = module.graph.find_nodes(op="placeholder")
         real = [node.meta["grapharg"].example for node in nodes]
         fake_mode = detect_fake_mode(inputs)

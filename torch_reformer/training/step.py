@@ -146,6 +146,7 @@ class TrainingStep:
     def _compiled(self, is_last: bool) -> Callable:
         from ..compiler import backend as compiler  # imports Dynamo, which takes seconds
         from .capture import StepBackend
+        from .logged import without_loggers
 
         needs_grads = self._keeps or self._update is None
         backend = StepBackend(
@@ -169,7 +170,7 @@ class TrainingStep:
             result = loss(model, *batch)
             return (result[0] if isinstance(result, (tuple, list)) else result), result
 
-        return torch.compile(with_own_code(run), backend=backend, fullgraph=True)
+        return without_loggers(torch.compile(with_own_code(run), backend=backend, fullgraph=True))
 
     def _whole(self, batch: tuple):
         from torch._dynamo.exc import FailOnRecompileLimitHit, TorchDynamoException

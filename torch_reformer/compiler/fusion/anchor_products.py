@@ -31,7 +31,7 @@ from ..ir.graph import Call, Geometry, Graph, Indexed, Map, Operation, Reduce, V
 from ..ir.index_maps import operand_maps, without
 from ..ir.iteration_space import IterationSpace
 from ..ir.layout import Layout
-from ..ir.product import Product, result_layout
+from ..ir.product import PRODUCTS, Product, result_layout
 
 aten = torch.ops.aten
 _COPIES = (aten.cat.default, torch.ops.reformer._contiguous.default)  # calls whose work a stitched kernel may take over
@@ -68,6 +68,7 @@ class _Uses:
     Attributes:
         readers: as of Graph.readers().
         before: operations that each value needs, as bits by their places.
+        behind_calls: those of them that it needs by way of a later call: no kernel that computes it computes these.
     """
 
     def __init__(self, graph: Graph):
@@ -75,17 +76,20 @@ class _Uses:
         self.readers = graph.readers()
         self.place = {operation: place for place, operation in enumerate(self.operations)}
         self.before: dict[Value, int] = {}
+        self.behind_calls: dict[Value, int] = {}
         for place, operation in enumerate(self.operations):
-            bits = 1 << place
+            before = behind = 0
             for view in operation.operands:
-                bits |= self.before.get(view.value, 0)
+                before |= self.before.get(view.value, 0)
+                behind |= self.behind_calls.get(view.value, 0)
             for value in operation.results:
-                self.before[value] = bits
+                self.before[value] = before | 1 << place
+                self.behind_calls[value] = behind if isinstance(operation, (Map, Reduce)) else before
 
 
 def _factors(call: Operation) -> tuple[View | None, View, View] | None:
     """Bias, and factors, of a product that the kernels compute; else None."""
-    if not isinstance(call, Call) or call.operator not in (aten.mm.default, aten.addmm.default) or call.kwargs:
+    if not isinstance(call, Call) or call.operator not in PRODUCTS or call.kwargs:
         return None
     *biases, first, second = call.args
     bias = biases[0] if biases else None
@@ -282,7 +286,7 @@ class _Epilogue:
         of_factors = sum(view.value.bytes for view in self.product.operands)
         written = again = 0
         for value, readers in stored.items():
-            fused = sum(isinstance(reader, (Map, Reduce)) for reader in readers)
+            fused = sum(map(self._is_beside, readers))
             again += value.bytes if fused else 0
             written += value.bytes if value is not self.result and fused < len(readers) else 0
         separate = predicted_us(gpu, "stitch columns" if self.reductions else "stitch", size + of_loaded + written, 0)
@@ -298,6 +302,13 @@ class _Epilogue:
         bytes = of_factors + size, of_factors + of_loaded + sum(value.bytes for value in stored)
         slots = slots_of([*self.inside, *self.reductions], len(loaded) + len(stored) - 1)
         return separate - lost - epilogue_us(gpu, self.space.numel, work, bytes, slots)
+
+    def _is_beside(self, reader: Operation | None) -> bool:
+        """True for an operation that a kernel behind the product could compute with the epilogue's."""
+        if not isinstance(reader, (Map, Reduce)) or reader.part != self.call.part:
+            return False
+        product = self.uses.place[self.call]
+        return not any(self.uses.behind_calls.get(view.value, 0) >> product & 1 for view in reader.operands)
 
     def _share_saved(self, stored: Iterable[Value]) -> float | None:
         """Share of the time of PyTorch's product and a separate kernel that one kernel saves, by the selector of

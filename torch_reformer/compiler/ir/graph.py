@@ -28,6 +28,7 @@ from torch.fx import Node
 
 from ...program import Value as Expression
 from .axis_map import AxisMap
+from .custom_ops import PART
 from .effects import is_ordered
 from .layout import Layout
 
@@ -112,6 +113,11 @@ class Operation(ABC):
     def writes(self) -> list[Value]:
         """Existing values that the operation changes in place."""
         return []
+
+    @property
+    def part(self) -> str | None:
+        """The part of a training step that it belongs to, one of PARTS; None if that is not known."""
+        return self.node.meta.get(PART) if self.node else None
 
     @property
     def is_ordered(self) -> bool:

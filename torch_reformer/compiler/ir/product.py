@@ -13,6 +13,7 @@ from .fake_tensors import real_tensors
 from .graph import Conv, Map, Operation, View
 from .layout import Layout
 
+PRODUCTS = torch.ops.aten.mm.default, torch.ops.aten.addmm.default  # PyTorch's, that such a kernel can replace
 _DTYPES = {torch.bfloat16: "BF16", torch.float16: "FP16"}
 
 

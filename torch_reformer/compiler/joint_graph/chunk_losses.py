@@ -22,8 +22,9 @@ from torch.utils.checkpoint import CheckpointPolicy
 from ...runtime.dtypes import NARROW
 from ..ir.custom_ops import DONATED, USER_CAST, add_product, after, scaled
 from ..ir.fx_utils import CONSTANTS, VIEWS, given_again, is_operator, is_random, size_of
+from ..ir.product import PRODUCTS
 from .chunk_count import chunk_bounds
-from .row_chunks import PRODUCTS, CannotChunk, Rows
+from .row_chunks import CannotChunk, Rows
 
 aten = torch.ops.aten
 

@@ -14,13 +14,13 @@ from torch import Tensor
 from torch.fx import Node
 
 from ..ir.fx_utils import SUMS, constant_pad, is_element_wise, is_operator, is_random, size_of
+from ..ir.product import PRODUCTS
 
 aten = torch.ops.aten
 
 _RESHAPES = (aten.view.default, aten._unsafe_view.default)
 _SAME = (aten.alias.default, aten.detach.default, aten.clone.default)
 _EXTREMES = (aten.amax.default, aten.amin.default)
-PRODUCTS = (aten.mm.default, aten.addmm.default)
 _SUMMED = "summed"  # in place of a dimension: the result is a sum over the rows
 _WIDE = 8  # a tensor is wide if it has at least one of so many of the product's elements
 
