@@ -1,6 +1,7 @@
 """Fuse gathers, such as embeddings: groups read the rows of a table by index, and the gathered rows are never stored.
 
-A gather whose result a call or the graph's caller needs in memory stays a call."""
+A gather whose result a call or the graph's caller needs in memory stays a call, as does one of a table that changes
+before all that reads the result: a training step changes its tables last."""
 
 from __future__ import annotations
 
@@ -20,13 +21,20 @@ def fuse_gathers(fusion: Fusion) -> None:
     in_memory = {view.value for call in fusion.extern_calls.values() for view in call.operands}
     in_memory |= {view.value for view in fusion.graph.output_views()}
     in_memory |= {view.value for group in groups if group.anchor for view in group.anchor.operands}
-    written = {value for operation in fusion.graph.operations for value in operation.writes}
+    writes: dict[Value, int] = {}  # the place of the first
+    for operation in fusion.graph.operations:
+        for value in operation.writes:
+            writes.setdefault(value, fusion.place_of[operation])
     for number, operation in list(fusion.extern_calls.items()):
         gather = gather_of(operation)
-        if gather is None or not written.isdisjoint((gather.table.value, gather.index.value)):
+        if gather is None:
             continue
         value = operation.results[0]
         readers = [group for group in groups if any(key[0] == value for key in group.inputs)]
+        reading = [operation, *(member for group in readers for member in group.members)]
+        last = max(fusion.place_of[member] for member in reading)
+        if any(writes.get(view.value, last) < last for view in (gather.table, gather.index)):
+            continue
         spaces = [_space(group, value, gather) for group in readers]
         if not readers or value in in_memory or None in spaces:
             continue

@@ -1,4 +1,5 @@
 """Cast all parameters by one operator, and all gradients by another: under autocast each of them is cast by its own.
+Gradients are results of the graph, or operands of one call, which updates all parameters.
 Such an operator also writes what is saved as one tensor (joint_graph/pack_saved.py)."""
 
 from __future__ import annotations
@@ -11,7 +12,8 @@ from ..ir.layout import Layout
 
 
 def pack_casts(graph: Graph) -> None:
-    """Pack casts of inputs, and casts to results of the graph, that are not fused with what computes or reads them."""
+    """Pack casts of inputs, and casts to results of the graph or for one call, that are not fused with what computes or
+    reads them."""
     readers: dict[Value, list] = {}
     for operation in graph.operations:
         for view in operation.operands:
@@ -19,7 +21,7 @@ def pack_casts(graph: Graph) -> None:
     inputs = {value for value in graph.inputs}
     outputs = {view.value for view in graph.output_views()}
     first: list[Map] = []
-    last: list[Map] = []
+    last: dict[Call | None, list[Map]] = {}  # by the call that reads them; None: results of the graph
     for operation in graph.operations:
         if not _is_float_cast(operation):
             continue
@@ -27,15 +29,19 @@ def pack_casts(graph: Graph) -> None:
         result_readers = readers.get(result, [])
         if source in inputs and any(not isinstance(reader, (Map, Reduce)) for reader in result_readers):
             first.append(operation)
-        elif result in outputs and not result_readers and isinstance(source.maker, (Call, ConvGrads)):
-            last.append(operation)
+        elif isinstance(source.maker, (Call, ConvGrads)):
+            by: list[Call | None] = [*result_readers, *([None] if result in outputs else [])]
+            if len(by) == 1 and (by[0] is None or isinstance(by[0], Call)):
+                last.setdefault(by[0], []).append(operation)
     saved = [each for each in graph.operations if isinstance(each, Call) and each.operator is pack]
     for kind in _by_kind(first).values():
         if len(kind) >= FEWEST_PACKED:
             _pack_parameters(graph, kind, saved)
-    for kind in _by_kind(last).values():
-        if len(kind) >= FEWEST_PACKED:
-            _pack(graph, kind, Casts([cast.inputs[0] for cast in kind], "casts", False), len(graph.operations))
+    for reader, casts in last.items():
+        for kind in _by_kind(casts).values():
+            if len(kind) >= FEWEST_PACKED:
+                place = graph.operations.index(reader) if reader else len(graph.operations)
+                _pack(graph, kind, Casts([cast.inputs[0] for cast in kind], "casts", False), place)
     for call in saved:
         if call in graph.operations:
             _copy(graph, call)
