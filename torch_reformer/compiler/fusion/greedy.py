@@ -8,6 +8,7 @@ import copy
 
 from ...runtime.sizes import about_cost
 from ..ir.access import Access
+from ..ir.custom_ops import PARTS
 from ..ir.graph import Conv, Graph, Indexed, Map, Operation, Reduce, Value, View
 from ..ir.index_maps import IndexMap, full_map_of, is_strided, operand_maps, result_maps, without
 from ..ir.iteration_space import IterationSpace, find_space, fits
@@ -310,7 +311,7 @@ class Fusion:
         """Iteration space of the group with the operation added; None if it can't be added."""
         if group.numel != numel or len(group.operations) >= MOST_OPERATIONS:
             return None
-        if len(group.live_results) >= MOST_OUTPUTS:
+        if len(group.live_results) >= MOST_OUTPUTS or (group.members[0].part, operation.part) == PARTS[:2]:
             return None
         made = group.makes
         reads = {*group.inputs, *((view.value, view.layout, index_map) for view, index_map in inputs)}

@@ -3,17 +3,16 @@
 A norm's factors are an example, which forward and backward write in different ways. A copy in the same order of memory
 is replaced by its source.
 
-Parts of a training step do not share what they compute of products, element by element: a backward that computes it
-again lets the product's kernel compute it in the forward, too, and store less (fusion/anchor_products.py).
+The parts of a training step share reductions only: what a backward computes again element by element, it would
+otherwise read, and the forward would store (joint_graph/partition.py chooses).
 """
 
 from __future__ import annotations
 
 from ...program import Program, full, store
 from ..ir.expressions import expression_of
-from ..ir.graph import Call, Casts, Graph, Indexed, Map, Operation, Random, Reduce, Value, View, substituted
+from ..ir.graph import Graph, Indexed, Map, Operation, Random, Reduce, Value, View, substituted
 from ..ir.index_maps import operand_maps, without
-from ..ir.product import PRODUCTS
 
 
 def share_equal(graph: Graph) -> None:
@@ -22,7 +21,6 @@ def share_equal(graph: Graph) -> None:
     outputs = {view.value for view in graph.output_views()}
     inputs = {value for value in graph.inputs}
     known: dict[tuple, list[Operation]] = {}
-    given, of_products = set(inputs), set[Value]()
     instead: dict[Value, View] = {}
 
     def equal_value(operation: Operation) -> Value | None:
@@ -33,14 +31,12 @@ def share_equal(graph: Graph) -> None:
             return None
         if _is_copy(operation):
             return operation.inputs[0].value
-        part = operation.part if operation.results[0] in of_products else None
-        before = known.setdefault((_key(operation), part), [])
+        before = known.setdefault(_key(operation), [])
         before.append(operation)
         return next((other.results[0] for other in before[:-1] if _is_equal(other, operation)), None)
 
     for operation in graph.operations:
         operation.change_operands(lambda view: substituted(view, instead))
-        _note(operation, given, of_products)
         value = equal_value(operation)
         # A result of the graph shares memory with no other result, and with no input.
         if value is None or (operation.results[0] in outputs and value in outputs | inputs):
@@ -49,15 +45,6 @@ def share_equal(graph: Graph) -> None:
         if operation.results[0] in outputs:
             outputs.add(value)
     graph.substitute(instead)
-
-
-def _note(operation: Operation, given: set[Value], of_products: set[Value]) -> None:
-    """Add results to the values that are computed of inputs, and to those of products, element by element."""
-    read = {view.value for view in operation.operands}
-    if isinstance(operation, Call) and operation.operator in PRODUCTS:
-        of_products.update(operation.results)
-    elif isinstance(operation, (Map, Casts)) and read <= given | of_products:
-        (given if read <= given else of_products).update(operation.results)
 
 
 def _is_copy(operation: Map | Reduce) -> bool:
@@ -78,7 +65,7 @@ def _key(operation: Map | Reduce) -> tuple:
         layout = operation.input.layout
         return operation.kind, operation.input.value, layout.numel, without(layout, operation.over)
     read = [(view.value, view.layout.offset, index_map) for view, index_map in operand_maps(operation)]
-    return operation.name, tuple(read), result.layout.numel, result.dtype, result.device
+    return operation.name, tuple(read), result.layout.numel, result.dtype, result.device, operation.part
 
 
 def _is_equal(one: Map | Reduce, other: Map | Reduce) -> bool:
