@@ -10,6 +10,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 from torch_reformer.compiler.backend import reformer
 from torch_reformer.compiler.runtime import executable, partial_plan
+from torch_reformer.compiler.runtime.pickled_tensors import pickle_buffers
 
 
 def scaled(x):
@@ -46,16 +47,28 @@ def test_constants(function, kind, monkeypatch):
 
 
 @needs_cpu_build
-def test_constants_of_gpus():
+def test_constants_and_buffers_of_gpus():
     """Their elements are copied to the host. This build for CPUs does not load them."""
     host_gpu.run("""
         import pickle
         from torch._subclasses.fake_tensor import FakeTensorMode
-        from torch_reformer.compiler.runtime.pickled_tensors import Constants
+        from torch_reformer.compiler.runtime.pickled_tensors import Constants, pickle_buffers
 
-        constants = Constants([torch.arange(4.0).cuda()])
-        expected = pickle.dumps(constants)
-        with FakeTensorMode():
-            assert pickle.dumps(constants) == expected
-        assert constants[0].cpu().numpy().tobytes() in expected
+        constants, module = Constants([torch.arange(4.0).cuda()]), torch.nn.Module()
+        module.register_buffer("folded", constants[0])
+        pickle_buffers(module)
+        for values in (constants, module._buffers):
+            expected = pickle.dumps(values)
+            with FakeTensorMode():
+                assert pickle.dumps(values) == expected
+            assert constants[0].cpu().numpy().tobytes() in expected
     """)
+
+
+def test_buffers_load():
+    module = torch.nn.Module()
+    module.register_buffer("folded", torch.arange(4.0))
+    pickle_buffers(module)
+    with FakeTensorMode():
+        loaded = pickle.loads(pickle.dumps(module._buffers))
+    assert [*loaded] == ["folded"] and torch.equal(loaded["folded"], torch.arange(4.0))

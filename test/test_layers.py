@@ -90,6 +90,7 @@ PRIVATE_TORCH = {
     "compiler/runtime/static_sizes.py",
     "compiler/runtime/stored_templates.py",
     "training/capture.py",
+    "training/logged.py",
     "training/recording.py",
     "training/step.py",
     "training/tracing.py",

@@ -75,6 +75,7 @@ from .pre_grad.own_convolutions import replace_own_convolutions
 from .pre_grad.shared_heads import share_heads
 from .runtime.compiled import Compiled
 from .runtime.executable import Executable
+from .runtime.pickled_tensors import pickle_buffers
 from .runtime.run_graph import run_graph
 
 FUSION_ROUNDS = 4  # at most, of horizontal fusion and recomputation
@@ -137,6 +138,7 @@ def _partition(joint: GraphModule, inputs, packs: bool, **options) -> tuple[Grap
     optional(pad_before_saving, forward, backward)
     if packs:
         optional(pack_saved, forward, backward, options["num_fwd_outputs"])
+    pickle_buffers(backward)
     return forward, backward
 
 
