@@ -72,6 +72,8 @@ MASKS = {
     "none is added": (lambda x: torch.zeros(PLACES, PLACES), (False, False)),
     "causal": (before, (False, True)),
     "causal, added": (lambda x: before(x, x.dtype), (False, True)),
+    "causal, of two": (lambda x: before(x) & torch.ones((), dtype=torch.bool), (False, True)),
+    "causal, by another operator": (lambda x: before(x) | torch.zeros((), dtype=torch.bool), (False, True)),
     "a window": (window, (True, False)),
     "written": (written, (True, False)),
     "some added": (lambda x: torch.arange(PLACES * PLACES).view(PLACES, PLACES) / 30, (True, False)),

@@ -9,8 +9,12 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from torch_reformer.compiler.decompositions import attention as choice
 from torch_reformer.compiler.decompositions.written_attention import written_out
+from torch_reformer.compiler.ir.attention_call import attention_us
 from torch_reformer.compiler.ir.attention_choice import is_free
-from torch_reformer.compiler.ir.attention_cost import Attention, expected_us, is_gain, kernels
+from torch_reformer.compiler.ir.attention_cost import Attention, expected_us, expected_us_of, is_gain, kernels
+from torch_reformer.compiler.ir.device_model import GPUS
+from torch_reformer.compiler.ir.graph import Call, Value, View
+from torch_reformer.compiler.ir.layout import Layout
 
 NARROW = torch.bfloat16
 
@@ -110,3 +114,38 @@ def test_the_users_choice_stays():
         assert not is_free()
     finally:
         torch.use_deterministic_algorithms(False)
+
+
+def call_of(case, kernel, is_backward):
+    """A call in a graph."""
+    operator = getattr(torch.ops.aten, f"_scaled_dot_product_{kernel}_attention{'_backward' * is_backward}").default
+
+    def view(*sizes):
+        layout = Layout.row_major(sizes)
+        return View(Value(-1, layout, torch.bfloat16, torch.device("cuda")), layout)
+
+    of_keys = case.batch, case.heads // case.groups, case.keys, case.head_size
+    values = {"query": view(case.batch, case.heads, case.queries, case.head_size)}
+    values |= {"key": view(*of_keys), "value": view(*of_keys), "is_causal": case.mask == "causal"}
+    values |= {"dropout_p": 0.1} if case.dropout else {}
+    if case.mask.startswith("bias"):
+        values["attn_bias"] = view(1 if case.is_shared else case.batch, case.heads, case.queries, case.keys)
+    values["grad_input_mask"] = [True, True, True, case.mask == "bias_grad"]
+    names = [argument.name for argument in operator._schema.arguments]
+    return Call(operator, (), {name: value for name, value in values.items() if name in names})
+
+
+@pytest.mark.parametrize("kernel", ["cudnn", "flash", "efficient"])
+@pytest.mark.parametrize("is_backward", [False, True])
+def test_times_of_calls(kernel, is_backward):
+    """Reports expect of a call what its choice expected."""
+    masks = {"cudnn": ("none", "bias"), "flash": ("none", "causal"), "efficient": ("causal", "bias")}[kernel]
+    masks += ("bias_grad",) if kernel == "efficient" and is_backward else ()
+    for mask in masks:
+        for dropout, is_shared, groups in ((False, True, 1), (True, False, 2)):
+            case = Attention(2, 8, groups, 512, 256, 64, mask, dropout, is_shared)
+            found = attention_us(call_of(case, kernel, is_backward), "sm_90")
+            assert found == expected_us_of(case, kernel, GPUS["sm_90"], is_backward)
+    assert found > attention_us(call_of(case._replace(dropout=False), kernel, is_backward), "sm_90")
+    assert attention_us(call_of(case, kernel, is_backward), "sm_80") is None
+    assert attention_us(Call(torch.ops.aten.mm.default, (), {}), "sm_90") is None

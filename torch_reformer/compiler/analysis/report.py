@@ -17,6 +17,7 @@ from ..fusion.schedule import is_after, schedule
 from ..fusion.titles import kind_and_operations, name, product_sizes, title
 from ..fusion.traffic import bytes_of, traffic
 from ..ir.access import Access
+from ..ir.attention_call import attention_us
 from ..ir.custom_ops import PART, PARTS
 from ..ir.device_model import OTHERS, flops, multiplied_type, predicted_us, roof_us
 from ..ir.epilogue_cost import epilogue_us, slots_of
@@ -196,6 +197,8 @@ def report_of(
             us = _us_with_program(gpu, anchor, group, read + written)
         if us and anchor is group and (gather := gather_of(anchor)) is not None:
             us = max(us, estimate(gather.least_us))
+        if us and anchor is group:
+            us = attention_us(anchor, gpu) or us
         roof = gpu and roof_us(gpu, cost, read + written, multiplied, dtype)
         operations = group.operations if isinstance(group, FusionGroup) else [group]
         part = _part_of(operation.node for operation in operations if operation.node)

@@ -102,14 +102,20 @@ def table() -> dict[str, list[float]]:
     return json.loads(TABLE.read_text())
 
 
+def expected_us_of(case: Attention, kernel: str, gpu: Gpu, is_backward: bool) -> float | None:
+    """Expected microseconds of the kernel alone, forward or backward; None if it is not known to take the case."""
+    factors = table().get(kind_of(kernel, is_backward, case.mask))
+    return factors and sum(a * b for a, b in zip(factors, terms(case, kernel, is_backward, gpu), strict=True))
+
+
 def expected_us(case: Attention, kernel: str, gpu: str, with_backward: bool) -> float:
     """Expected microseconds, of the backward too if asked for; infinite for a kernel that is not known to take it."""
     total = 0.0
     for is_backward in (False, True) if with_backward else (False,):
-        factors = table().get(kind_of(kernel, is_backward, case.mask))
-        if factors is None:
+        us = expected_us_of(case, kernel, GPUS[gpu], is_backward)
+        if us is None:
             return math.inf
-        total += sum(a * b for a, b in zip(factors, terms(case, kernel, is_backward, GPUS[gpu]), strict=True))
+        total += us
         if kernel == WRITTEN:
             total += _us_of_programs(case, gpu, is_backward)
         if kernel == "efficient" and case.groups > 1:  # it takes repeated keys and values only

@@ -11,6 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.fx import Node
 
+_KEYWORDS = {operator.and_, operator.is_, operator.not_, operator.or_}  # their names end as those of methods that write
 _NO_WRITES = ("index", "inv", "invert", "is_", "is_not", "indexOf", "itemgetter")
 _WRITES = {operator.setitem, operator.delitem}
 _WRITES |= {getattr(operator, name) for name in dir(operator) if name.startswith("i") and name not in _NO_WRITES}
@@ -32,7 +33,9 @@ def is_known(node: Node) -> bool:
 def may_write(node: Node) -> bool:
     """True if the node may change one of its arguments."""
     name = node.target if node.op == "call_method" else getattr(node.target, "__name__", "")
-    in_place = (name.endswith("_") and not name.endswith("__")) or name.startswith("__i")
+    in_place = (name.endswith("_") and not name.endswith("__") and node.target not in _KEYWORDS) or name.startswith(
+        "__i"
+    )
     known = node.target is F.scaled_dot_product_attention or is_known(node)
     return not known or in_place or node.target in _WRITES or "out" in node.kwargs or "inplace" in node.kwargs
 
