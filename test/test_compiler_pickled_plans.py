@@ -1,5 +1,6 @@
 """Plans as bytes: their constants are pickled and loaded while PyTorch traces fake tensors."""
 
+import copy
 import pickle
 
 import host_gpu
@@ -71,4 +72,6 @@ def test_buffers_load():
     pickle_buffers(module)
     with FakeTensorMode():
         loaded = pickle.loads(pickle.dumps(module._buffers))
-    assert [*loaded] == ["folded"] and torch.equal(loaded["folded"], torch.arange(4.0))
+    for other in (loaded, copy.deepcopy(module)._buffers):
+        assert [*other] == ["folded"] and torch.equal(other["folded"], torch.arange(4.0))
+        assert type(other) is type(module._buffers)

@@ -3,6 +3,7 @@ traced; those of a GPU are copied to the host and back, of which fake tensors ha
 
 from __future__ import annotations
 
+import copy
 import pickle
 from collections.abc import Callable
 from typing import Any
@@ -21,6 +22,9 @@ class Constants(list):
 
 class _Buffers(dict):
     """A module's buffers, in the same way."""
+
+    def __deepcopy__(self, memo: dict) -> _Buffers:
+        return _Buffers(copy.deepcopy({**self}, memo))  # tensors that do not pickle, too, and none by way of the host
 
     def __reduce__(self):
         return _loaded, (_Buffers, _pickled({**self}))
