@@ -148,4 +148,6 @@ def test_times_of_calls(kernel, is_backward):
             assert found == expected_us_of(case, kernel, GPUS["sm_90"], is_backward)
     assert found > attention_us(call_of(case._replace(dropout=False), kernel, is_backward), "sm_90")
     assert attention_us(call_of(case, kernel, is_backward), "sm_80") is None
+    for empty in ({"batch": 0}, {"heads": 0}, {"queries": 0}, {"keys": 0}):
+        assert attention_us(call_of(case._replace(**empty), kernel, is_backward), "sm_90") is None
     assert attention_us(Call(torch.ops.aten.mm.default, (), {}), "sm_90") is None

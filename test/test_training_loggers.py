@@ -2,6 +2,7 @@
 
 import functools
 import logging
+import warnings
 
 import pytest
 import torch
@@ -38,10 +39,10 @@ def test_losses_that_log(accumulate, caplog):
 
 def test_methods_that_others_add(monkeypatch):
     """transformers adds a method that logs once, whose function is no plain one."""
-    monkeypatch.setattr(logging.Logger, "once", once, raising=False)
+    monkeypatch.setattr(logging.Logger, "warning_once", once, raising=False)
 
     def loss(model, x, y):
-        LOGGER.once("once")
+        LOGGER.warning_once("once")
         return loss_of(model, x, y)
 
     model, data = net(), batches(2)
@@ -61,3 +62,38 @@ def test_other_sizes():
             expected = loss_of(model, x[:count], y[:count])
         assert torch.allclose(step(x[:count], y[:count]), expected, atol=1e-5)
     assert step.reason is None
+
+
+def is_enabled(x):
+    return 100.0 if LOGGER.isEnabledFor(logging.ERROR) else 1.0
+
+
+def level_set(x):
+    LOGGER.setLevel(logging.DEBUG)
+    return float(LOGGER.level)
+
+
+def printed(x):
+    print("a loss")
+    return 1.0
+
+
+@pytest.mark.parametrize("factor", [is_enabled, level_set, printed])
+def test_calls_that_do_more_than_log(factor, monkeypatch):
+    """They run, by two plans, and so do the messages."""
+    monkeypatch.setattr(LOGGER, "level", logging.INFO)
+
+    def loss(model, x, y):
+        LOGGER.warning("a loss")
+        return loss_of(model, x, y) * factor(x)
+
+    model, ((x, y),) = net(), batches(1)
+    expected = loss(model, x, y)
+    LOGGER.setLevel(logging.INFO)
+    step = torch_reformer.training_step(model, loss, torch.optim.SGD(model.parameters(), 0.1))
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        same(step(x, y), expected)
+    assert step.reason and not any("left out" in str(each.message) for each in caught)
+    if factor is level_set:
+        assert LOGGER.level == logging.DEBUG

@@ -31,12 +31,12 @@ def fuse_gathers(fusion: Fusion) -> None:
             continue
         value = operation.results[0]
         readers = [group for group in groups if any(key[0] == value for key in group.inputs)]
+        spaces = [_space(group, value, gather) for group in readers]
+        if not readers or value in in_memory or None in spaces:
+            continue
         reading = [operation, *(member for group in readers for member in group.members)]
         last = max(fusion.place_of[member] for member in reading)
         if any(writes.get(view.value, last) < last for view in (gather.table, gather.index)):
-            continue
-        spaces = [_space(group, value, gather) for group in readers]
-        if not readers or value in in_memory or None in spaces:
             continue
         for group, space in zip(readers, spaces, strict=True):
             group.space = space

@@ -311,8 +311,10 @@ class Fusion:
         """Iteration space of the group with the operation added; None if it can't be added."""
         if group.numel != numel or len(group.operations) >= MOST_OPERATIONS:
             return None
-        if len(group.live_results) >= MOST_OUTPUTS or (group.members[0].part, operation.part) == PARTS[:2]:
+        if len(group.live_results) >= MOST_OUTPUTS:
             return None
+        if operation.part == PARTS[1] and any(each.part == PARTS[0] for each in group.members):
+            return None  # a backward's operation would store its result long before it is read
         made = group.makes
         reads = {*group.inputs, *((view.value, view.layout, index_map) for view, index_map in inputs)}
         if sum(key[0] not in made for key in reads) > MOST_INPUTS:

@@ -26,14 +26,18 @@ def attention_us(operation: Operation, gpu: str) -> float | None:
     arguments = operation.operator._schema.arguments
     given = {argument.name: argument.default_value for argument in arguments}
     given |= dict(zip(given, operation.args, strict=False)) | operation.kwargs
-    operands = [given[name] for name in ("query", "key", "value")]
-    if any(each.value.dtype not in NARROW or len(each.layout.sizes) != 4 for each in operands):
+    query, key, value = (given[name] for name in ("query", "key", "value"))
+    if any(each.value.dtype not in NARROW or len(each.layout.sizes) != 4 for each in (query, key, value)):
         return None
-    (batch, heads, queries, head_size), (_, of_keys, keys, _), (*_, of_values) = (
-        tuple(map(estimate, each.layout.sizes)) for each in operands
+    batch, heads, queries, head_size = map(estimate, query.layout.sizes)
+    of_keys, keys, of_values = (
+        estimate(size) for size in (key.layout.sizes[1], key.layout.sizes[2], value.layout.sizes[3])
     )
-    mask, is_shared, bias = "causal" if given["is_causal"] else "none", True, given.get("attn_bias")
-    if isinstance(bias, View):
+    if not (batch and heads and queries and head_size and of_keys and keys):
+        return None
+    mask, is_shared = "causal" if given["is_causal"] else "none", True
+    bias = given.get("attn_bias")
+    if isinstance(bias, View):  # kernels take no boolean masks: these are biases by now
         needs_grad = kernel == "efficient" and is_backward and given["grad_input_mask"][3]
         mask = "bias_grad" if needs_grad else "bias"
         is_shared = len(bias.layout.sizes) < 4 or bias.layout.sizes[0] == 1 or bias.layout.strides[0] == 0

@@ -105,7 +105,9 @@ def table() -> dict[str, list[float]]:
 def expected_us_of(case: Attention, kernel: str, gpu: Gpu, is_backward: bool) -> float | None:
     """Expected microseconds of the kernel alone, forward or backward; None if it is not known to take the case."""
     factors = table().get(kind_of(kernel, is_backward, case.mask))
-    return factors and sum(a * b for a, b in zip(factors, terms(case, kernel, is_backward, gpu), strict=True))
+    if factors is None:
+        return None
+    return sum(a * b for a, b in zip(factors, terms(case, kernel, is_backward, gpu), strict=True))
 
 
 def expected_us(case: Attention, kernel: str, gpu: str, with_backward: bool) -> float:

@@ -30,9 +30,10 @@ def pack_casts(graph: Graph) -> None:
         if source in inputs and any(not isinstance(reader, (Map, Reduce)) for reader in result_readers):
             first.append(operation)
         elif isinstance(source.maker, (Call, ConvGrads)):
-            by: list[Call | None] = [*result_readers, *([None] if result in outputs else [])]
-            if len(by) == 1 and (by[0] is None or isinstance(by[0], Call)):
-                last.setdefault(by[0], []).append(operation)
+            if result in outputs and not result_readers:
+                last.setdefault(None, []).append(operation)
+            elif result not in outputs and len(result_readers) == 1 and isinstance(result_readers[0], Call):
+                last.setdefault(result_readers[0], []).append(operation)
     saved = [each for each in graph.operations if isinstance(each, Call) and each.operator is pack]
     for kind in _by_kind(first).values():
         if len(kind) >= FEWEST_PACKED:

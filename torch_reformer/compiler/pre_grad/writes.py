@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.fx import Node
 
-_KEYWORDS = {operator.and_, operator.is_, operator.not_, operator.or_}  # their names end as those of methods that write
+_KEYWORDS = {operator.and_, operator.not_, operator.or_}  # their names end as those of methods that write
 _NO_WRITES = ("index", "inv", "invert", "is_", "is_not", "indexOf", "itemgetter")
 _WRITES = {operator.setitem, operator.delitem}
 _WRITES |= {getattr(operator, name) for name in dir(operator) if name.startswith("i") and name not in _NO_WRITES}
