@@ -13,7 +13,7 @@ from torch._dynamo.exc import Unsupported
 _LEVELS = "debug", "info", "warning", "warn", "error", "critical", "fatal", "exception", "log"
 _OF_TRANSFORMERS = "_once", "_advice"  # endings of methods that it adds
 # Methods that give nothing, and only write messages. Others stay calls, which split the graph.
-METHODS = [level + ending for level in _LEVELS for ending in ("", *_OF_TRANSFORMERS)]
+_METHODS = [level + ending for level in _LEVELS for ending in ("", *_OF_TRANSFORMERS)]
 _REASON = "logging.Logger method"  # begins Dynamo's message; test_training_loggers.py fails if it changes
 
 
@@ -26,7 +26,7 @@ def without_loggers(compiled: Callable) -> Callable:
         except Unsupported as error:  # raised while the call is traced, before anything runs
             if _REASON not in str(error):
                 raise
-            methods = {vars(logging.Logger).get(name) for name in METHODS} - {None}
+            methods = {vars(logging.Logger).get(name) for name in _METHODS} - {None}
             with config.patch(ignore_logging_functions=config.ignore_logging_functions | methods):
                 results = compiled(*args)
             warnings.warn("messages of loggers are left out of planned training steps", stacklevel=5)

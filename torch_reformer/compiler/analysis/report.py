@@ -197,9 +197,8 @@ def report_of(
             us = _us_with_program(gpu, anchor, group, read + written)
         if us and anchor is group and (gather := gather_of(anchor)) is not None:
             us = max(us, estimate(gather.least_us))
-        if us and anchor is group:
-            start = predicted_us(gpu, cost, 0, 0)  # some of attention's fits have none
-            us = max(attention_us(anchor, gpu) or us, start)
+        if us and anchor is group and (of_attention := attention_us(anchor, gpu)) is not None:
+            us = max(of_attention, predicted_us(gpu, cost, 0, 0))  # some fits have no start
         roof = gpu and roof_us(gpu, cost, read + written, multiplied, dtype)
         operations = group.operations if isinstance(group, FusionGroup) else [group]
         part = _part_of(operation.node for operation in operations if operation.node)

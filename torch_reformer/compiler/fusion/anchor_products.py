@@ -68,7 +68,6 @@ class _Uses:
     Attributes:
         readers: as of Graph.readers().
         before: operations that each value needs, as bits by their places.
-        behind_calls: those of them that it needs by way of a later call: no kernel that computes it computes these.
     """
 
     def __init__(self, graph: Graph):
@@ -76,15 +75,12 @@ class _Uses:
         self.readers = graph.readers()
         self.place = {operation: place for place, operation in enumerate(self.operations)}
         self.before: dict[Value, int] = {}
-        self.behind_calls: dict[Value, int] = {}
         for place, operation in enumerate(self.operations):
-            before = behind = 0
+            bits = 1 << place
             for view in operation.operands:
-                before |= self.before.get(view.value, 0)
-                behind |= self.behind_calls.get(view.value, 0)
+                bits |= self.before.get(view.value, 0)
             for value in operation.results:
-                self.before[value] = before | 1 << place
-                self.behind_calls[value] = behind if isinstance(operation, (Map, Reduce)) else before
+                self.before[value] = bits
 
 
 def _factors(call: Operation) -> tuple[View | None, View, View] | None:
@@ -304,11 +300,9 @@ class _Epilogue:
         return separate - lost - epilogue_us(gpu, self.space.numel, work, bytes, slots)
 
     def _is_beside(self, reader: Operation | None) -> bool:
-        """True for an operation that a kernel behind the product could compute with the epilogue's."""
-        if not isinstance(reader, (Map, Reduce)) or reader.part != self.call.part:
-            return False
-        product = self.uses.place[self.call]
-        return not any(self.uses.behind_calls.get(view.value, 0) >> product & 1 for view in reader.operands)
+        """True for an operation that a kernel behind the product could compute with the epilogue's: of the same part of
+        a training step."""
+        return isinstance(reader, (Map, Reduce)) and reader.part == self.call.part
 
     def _share_saved(self, stored: Iterable[Value]) -> float | None:
         """Share of the time of PyTorch's product and a separate kernel that one kernel saves, by the selector of

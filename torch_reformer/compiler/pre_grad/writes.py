@@ -32,12 +32,16 @@ def is_known(node: Node) -> bool:
 
 def may_write(node: Node) -> bool:
     """True if the node may change one of its arguments."""
+    if not is_known(node) and node.target is not F.scaled_dot_product_attention:
+        return True
     name = node.target if node.op == "call_method" else getattr(node.target, "__name__", "")
-    in_place = (name.endswith("_") and not name.endswith("__") and node.target not in _KEYWORDS) or name.startswith(
-        "__i"
+    in_place = (name.endswith("_") and not name.endswith("__")) or name.startswith("__i")
+    return (
+        (in_place and node.target not in _KEYWORDS)
+        or node.target in _WRITES
+        or "out" in node.kwargs
+        or "inplace" in node.kwargs
     )
-    known = node.target is F.scaled_dot_product_attention or is_known(node)
-    return not known or in_place or node.target in _WRITES or "out" in node.kwargs or "inplace" in node.kwargs
 
 
 def is_unwritten(copy: Node, source: Node) -> bool:
