@@ -76,10 +76,12 @@ def stitch(
     into=None,
     shared_bytes=49152,
     semaphores=None,
+    defines=(),
 ):
     """Outputs of the program.
 
     Args:
+        defines: macros for the compiler.
         multiprocessors: few, so that blocks have several parts.
         into: tensors for some of the outputs, by number.
         semaphores: counters by which the last block adds up partial results where the plan says so.
@@ -107,6 +109,7 @@ def stitch(
                 shared_bytes=shared,
                 seed=seed,
                 warp=warp,
+                defines=defines,
             )
     return outputs
 

@@ -44,7 +44,7 @@ PLANTED = {
     "the loader forgets the other's tiles": (
         TILES, "for_each_tile_of(group, load, [](const Tile&) {});", "work.for_each_tile(first, load);", ANY),
     "stores are not waited for": (
-        STORE, "if (starts) tma::wait_for_reads<Memory::kEpilogue.stored>();", "", OVERWRITTEN),
+        STORE, "if (starts) tma::wait_for_reads<0>();", "", OVERWRITTEN),
     "results are stored before all have written": (
         STORE, "tma::group_barrier(1 + group, 128);\n    if (starts) thread.store", "if (starts) thread.store",
         OVERWRITTEN),

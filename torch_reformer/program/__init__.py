@@ -15,7 +15,18 @@ store %5
 docs/programs.md teaches the form.
 """
 
-from .activations import ACTIVATIONS, activation, gelu, gelu_tanh, hardsigmoid, hardswish, leaky_relu, relu6, silu
+from .activations import (
+    ACTIVATIONS,
+    activation,
+    gelu,
+    gelu_tanh,
+    gelu_tanh_slope,
+    hardsigmoid,
+    hardswish,
+    leaky_relu,
+    relu6,
+    silu,
+)
 from .program import Output, Program, max, moments, store, sum
 from .values import (
     Value,
@@ -87,6 +98,7 @@ __all__ = [
     "full",
     "gelu",
     "gelu_tanh",
+    "gelu_tanh_slope",
     "hardsigmoid",
     "hardswish",
     "index_of",

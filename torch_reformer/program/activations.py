@@ -7,6 +7,10 @@ import math
 
 from .values import Value, clip, normal_cdf, relu, select, sigmoid, tanh
 
+# 2 u = _LINEAR x + _CUBIC x^3 in GELU's tanh approximation.
+_LINEAR = 2 * math.sqrt(2 / math.pi)
+_CUBIC = 0.044715 * _LINEAR
+
 
 def identity(x: Value) -> Value:
     """The value itself."""
@@ -34,8 +38,14 @@ def gelu(x: Value) -> Value:
 
 
 def gelu_tanh(x: Value) -> Value:
-    """Tanh approximation of GELU."""
-    return 0.5 * x * (1 + tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x * x * x)))
+    """Tanh approximation of GELU, x (1 + tanh(u)) / 2, as x sigmoid(2 u), without a difference of numbers near 1."""
+    return x * sigmoid(x * (_LINEAR + _CUBIC * (x * x)))
+
+
+def gelu_tanh_slope(x: Value) -> Value:
+    """Derivative of gelu_tanh."""
+    chance = sigmoid(x * (_LINEAR + _CUBIC * (x * x)))
+    return chance * (1 + x * (1 - chance) * (_LINEAR + 3 * _CUBIC * (x * x)))
 
 
 def hardswish(x: Value) -> Value:

@@ -3,6 +3,7 @@
 
 #include "in_double.h"
 #include "platform.h"
+#include "types.h"
 
 namespace reformer {
 
@@ -38,7 +39,7 @@ DEVICE float log_to_base_2(float x) {
 }
 DEVICE float sqrt_of(float x) { return sqrtf(x); }
 DEVICE float rsqrt_of(float x) { return rsqrtf(x); }
-DEVICE float tanh_of(float x) { return tanhf(x); }
+DEVICE float exact_tanh(float x) { return tanhf(x); }
 DEVICE float erf_of(float x) { return erff(x); }
 DEVICE float expm1_of(float x) { return expm1f(x); }
 DEVICE float log2_of(float x) { return log2f(x); }
@@ -95,7 +96,7 @@ DEVICE float reciprocal_of(float x) { return 1.0f / x; }
 DEVICE float normal_reciprocal(float x) { return 1.0f / x; }
 DEVICE float sqrt_of(float x) { return __builtin_sqrtf(x); }
 DEVICE float rsqrt_of(float x) { return 1.0f / __builtin_sqrtf(x); }
-DEVICE float tanh_of(float x) { return __builtin_tanhf(x); }
+DEVICE float exact_tanh(float x) { return __builtin_tanhf(x); }
 DEVICE float erf_of(float x) { return __builtin_erff(x); }
 #elif defined(REFORMER_AMD)
 // 2^t from the instruction, corrected for the rounding of t = x log2(e).
@@ -119,7 +120,7 @@ DEVICE float exact_log1p(float x) {
 DEVICE float sqrt_of(float x) { return __builtin_amdgcn_sqrtf(x); }
 DEVICE float rsqrt_of(float x) { return __builtin_amdgcn_rsqf(x); }
 // The fits are documented in csrc/cpu/programs/functions.h.
-DEVICE float tanh_of(float x) {
+DEVICE float exact_tanh(float x) {
   constexpr float kRest[] = {-3.3333332733e-01f, 1.3333310027e-01f,  -5.3965111533e-02f,
                              2.1848481457e-02f,  -8.7824959915e-03f, 3.3998397577e-03f,
                              -1.1608416494e-03f, 2.9263595577e-04f,  -3.8124970809e-05f};
@@ -152,6 +153,13 @@ DEVICE float sigmoid_of(float x) {
   const float divisor = 1.0f + exp_of<Precision>(-x);
   return sizeof(Precision) == 2 ? normal_reciprocal(divisor) : full_quotient(1.0f, divisor);
 }
+// For bf16 results from an exponential, whose error of 1e-7 counts where the number is small: there it is x.
+template <class Precision>
+DEVICE float tanh_of(float x) {
+  if (!is_bf16<Precision>) return exact_tanh(x);
+  const float far = multiply_add(-2.0f, normal_reciprocal(1.0f + power_of_2(x * 2.88539008f)), 1.0f);
+  return abs_of(x) < 0.01f ? x : far;
+}
 // For 16-bit results, a product with the reciprocal, which is computed once if many numbers are divided by the same b.
 // Infinite or NaN if b is below 2^-128.
 template <class Precision>
@@ -165,6 +173,15 @@ DEVICE float log1p_of(float x) {
   const float log = log_to_base_2(1.0f + x) * 0.693147181f;
   return abs_of(x) < 0.015625f ? multiply_add(x * x, multiply_add(x, 0.333333333f, -0.5f), x) : log;
 }
+// Whether functions of bf16 results may be less exact than rounding: in programs on the sums of a product, which were
+// not rounded either, and where an instruction takes three cycles as the tensor cores use the registers, too.
+#if defined(REFORMER_ON_SUMS)
+template <class Precision>
+constexpr bool kIsShort = is_bf16<Precision>;
+#else
+template <class Precision>
+constexpr bool kIsShort = false;
+#endif
 // e^(-x^2 / 2), which normal_cdf() and normal_pdf() share.
 template <class Precision>
 DEVICE float bell_of(float x) {
@@ -172,13 +189,22 @@ DEVICE float bell_of(float x) {
 }
 template <class Precision>
 DEVICE float normal_pdf_of(float x) {
+  if (kIsShort<Precision>) return power_of_2(multiply_add(x * x, -0.721347520f, -1.32574806f));
   return 0.398942280f * bell_of<Precision>(x);
 }
 // For 16-bit results the tail is e^(-x^2 / 2) times a polynomial of t = 1 / (1 + 0.3 |x|) without a constant term. It
-// is fitted for |x| up to 13.5 (by Lawson's weighted least squares): to 8e-7 of the tail up to 1, to 3e-5 beyond 5.
+// is fitted for |x| up to 13.5 (by Lawson's weighted least squares): to 8e-7 of the tail up to 1, to 3e-5 beyond 5. The
+// short form is a power of 2, likewise fitted for |x| up to 5.5: to 1.2e-4 of the tail up to 2, to 3e-4 up to 4, to
+// 1.3e-3 up to 5.5; beyond, the tail is below 2e-8.
 template <class Precision>
 DEVICE float normal_cdf_of(float x) {
   if (sizeof(Precision) == 4) return 0.5f * (1.0f + erf_of(0.707106781f * x));
+  if (kIsShort<Precision>) {
+    constexpr float kPower[] = {-1.00015867f,   -1.14860415f,   -0.465481669f,
+                                -0.0471320637f, 0.00547353411f, -0.000282324938f};
+    const float tail = power_of_2(polynomial(abs_of(x), kPower));
+    return x > 0 ? 1.0f - tail : tail;
+  }
   constexpr float kFit[] = {0.120102565f, 0.113236098f, 0.147000686f, -0.0234658670f, 0.222713366f, -0.0795872190f};
   const float t = normal_reciprocal(multiply_add(abs_of(x), 0.3f, 1.0f));
   const float tail = bell_of<Precision>(x) * (polynomial(t, kFit) * t);

@@ -1,4 +1,5 @@
 // Matrix products for 1 x 1 convolutions with Hopper's TMA and wgmma; see tma_tiles.h.
+#define REFORMER_ON_SUMS  // device/functions.h
 #include "tma_tiles.h"
 
 #if defined(REFORMER_TMA)

@@ -25,6 +25,7 @@ struct NoProgram {
   static constexpr bool kRounds = true;  // sums are rounded, or stored as they are for another kernel
   static constexpr TmaEpilogue kEpilogue{};
   DEVICE void prefetch() const {}
+  DEVICE void prefetch(int, int) const {}
   DEVICE void load(unsigned, unsigned, int, int) const {}
 };
 
@@ -112,6 +113,11 @@ struct RunsProgram {
   DEVICE void prefetch() const {
     for (int i = 0; i < kEpilogue.loaded + kEpilogue.stored; ++i) tma::prefetch(tensors[i]);
   }
+  // Starts to load a box of each tensor into the second-level cache.
+  DEVICE void prefetch(int column, int row) const {
+    UNROLL
+    for (int i = 0; i < kEpilogue.loaded; ++i) tma::prefetch(tensors[i], column, row);
+  }
   // Starts the copies of a box of each tensor.
   DEVICE void load(unsigned to, unsigned barrier, int column, int row) const {
     UNROLL
@@ -149,9 +155,8 @@ struct RunsProgram {
     // of the tensors that were loaded, and of those to be stored.
     DEVICE void run(const float (&sums)[kColumns / 8][4], int box, const unsigned char* from, unsigned char* to,
                     int row, int column) const {
-      UNROLL
-      for (int i = 0; i < 8; i += kGroups)
-        if (column + i * 8 < p.width) some(sums, box * 8 + i, from, to, row, column + i * 8);
+      UNROLL  // without branches, so that instructions of all groups interleave; columns past the end are not stored
+      for (int i = 0; i < 8; i += kGroups) some(sums, box * 8 + i, from, to, row, column + i * 8);
     }
 
     // Starts to store the boxes.

@@ -108,9 +108,6 @@ DEVICE void store_result(const Work& work, const typename Work::Tile& tile, type
   for_each_box(work, row, [&](int box_row, int column, int block, int box) {
     unsigned char* const to = memory.stored(group, half);
     half ^= 1;
-    // The stores before the last ones have finished reading this half.
-    if (starts) tma::wait_for_reads<Memory::kEpilogue.stored>();
-    tma::group_barrier(1 + group, 128);
     if constexpr (Memory::kEpilogue.loaded > 0) tma::wait(memory.full_boxes(group, loads.stage), loads.parity);
     thread.run(sums.sums(block), box, memory.loaded(group, loads.stage), to, box_row + warp_id() % 4 * 16, column);
     wgmma::publish();
@@ -118,6 +115,7 @@ DEVICE void store_result(const Work& work, const typename Work::Tile& tile, type
       if (lane_id() == 0) tma::arrive(memory.empty_boxes(group, loads.stage));
       loads.advance();
     }
+    if (starts) tma::wait_for_reads<0>();  // behind the barrier the other half may be overwritten
     tma::group_barrier(1 + group, 128);
     if (starts) thread.store(tile, tma::shared_address(to), column, box_row);
     thread.reduce(to, box, box_row);  // before the memory is overwritten

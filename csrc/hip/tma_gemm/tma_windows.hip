@@ -1,6 +1,7 @@
 // Convolutions with filters of any size in NHWC as matrix products with Hopper's TMA and wgmma; see tma_tiles.h. The
 // copy engine reads windows (its im2col mode): a thread passes the beginning of a tile's first window and the tap, and
 // computes no other addresses.
+#define REFORMER_ON_SUMS  // device/functions.h
 #include "tma_tiles.h"
 #include "tma_windows.h"
 

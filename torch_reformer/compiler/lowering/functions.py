@@ -35,9 +35,7 @@ def gelu(x, approximate="none"):
 def gelu_backward(grad, x, approximate="none"):
     if approximate == "none":
         return grad * (p.normal_cdf(x) + x * p.normal_pdf(x))
-    root, cubic = math.sqrt(2 / math.pi), 0.044715
-    inner = p.tanh(root * (x + cubic * x * x * x))
-    return grad * (0.5 * (1 + inner) + 0.5 * x * (1 - inner * inner) * (root * (1 + 3 * cubic * x * x)))
+    return grad * p.gelu_tanh_slope(x)
 
 
 def other_side(x):
