@@ -8,10 +8,13 @@ import json
 import torch
 import torch.nn.functional as F
 from torch import nn
+from torch._dynamo.backends import cudagraphs
 
 import torch_reformer
 from torch_reformer.compiler.analysis import fake_gpu
 from torch_reformer.compiler.cli import recorded
+from torch_reformer.compiler.runtime import cuda_graphs
+from torch_reformer.training import capture
 
 
 class Perceptrons(nn.Module):
@@ -79,6 +82,36 @@ def both(model, *batch):
     return titles(Loss(model), batch), titles(step, batch)
 
 
+class Halved(nn.Module):
+    """A loss with a number that is a tensor on the CPU."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(64, 64)
+
+    def forward(self, x):
+        return (self.layer(x).float() * torch.tensor(0.5)).square().mean()
+
+
+def reasons_against_graphs():
+    """Why a whole step with a tensor of the CPU may not be recorded as a CUDA graph, for each time it is asked."""
+    found = []
+
+    def refuse(module, inputs, fixed):
+        found.append(cudagraphs.check_for_skip(module, fixed))
+        return True  # none can be recorded here
+
+    cuda_graphs.CudaGraphs._is_skipped = staticmethod(refuse)
+    compile_step = capture.compile_step  # without a mode, since the step is only recorded
+    capture.compile_step = lambda *args, **options: compile_step(*args, **options | {"mode": "reduce-overhead"})
+    model = Loss(Halved())
+    optimizer = torch.optim.AdamW(model.parameters(), fused=True)
+    step = torch_reformer.training_step(model, lambda loss, x: loss(x), optimizer)
+    titles(step, (torch.randn(128, 64),))
+    return found
+
+
 if __name__ == "__main__":
     assert fake_gpu.begin()
-    print(json.dumps({name: both(*case) for name, case in CASES.items()}))
+    plans = {name: both(*case) for name, case in CASES.items()}
+    print(json.dumps({"plans": plans, "graphs": reasons_against_graphs()}))

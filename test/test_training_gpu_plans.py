@@ -16,10 +16,14 @@ SCRIPT = Path(__file__).parent / "gpu_steps.py"
 
 
 @functools.cache
-def lines() -> dict:
-    """Titles of the lines of two plans and of one, by network."""
+def printed() -> dict:
     done = subprocess.run([sys.executable, SCRIPT], env=fake_gpu.environment(), check=True, capture_output=True)
     return json.loads(done.stdout)
+
+
+def lines() -> dict:
+    """Titles of the lines of two plans and of one, by network."""
+    return printed()["plans"]
 
 
 def count(titles, text):
@@ -45,6 +49,11 @@ def test_attention():
     two, one = lines()["embedded"]
     for titles in (two, one):
         assert count(titles, "dot_product") == 2, titles
+
+
+def test_tensors_of_the_cpu():
+    """They are constants, and keep no step out of CUDA graphs."""
+    assert printed()["graphs"] == [None]
 
 
 def test_casts_of_gradients():

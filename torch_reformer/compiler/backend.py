@@ -244,8 +244,9 @@ def compile_step(
         graphs = CudaGraphs()
 
     def compiler(module: GraphModule, inputs: list) -> Compiled:
-        recorded = graphs.step(module, inputs, fixed) if graphs else None
         module = whole_step(module, inputs, tangent, results, functools.partial(partition, packs=False))
+        # Now constants are on the GPU, where they are read.
+        recorded = graphs.step(module, inputs, fixed) if graphs else None
         dropped = append(module)
         mark_update(module)
         run = compile(module)

@@ -42,7 +42,7 @@ def fold_constants(module: GraphModule) -> None:
         for node in _read_by_others(known):
             value, total = _value(module, node, values), total + bytes_of(node)
             if value is not None and total <= _MOST_BYTES_IN_ALL:
-                _replace(module, node, value)
+                known |= dict.fromkeys(_replace(module, node, value))
     moved = [node for node in known if node.target in CONSTANTS and _move_to_readers(module, node)]
     for node in reversed(known) if values or moved else ():
         if not node.users:
@@ -132,8 +132,9 @@ def _needed(node: Node, values: dict[Node, Tensor]) -> Iterator[Node]:
     return (each for each in node.graph.nodes if each in needed)
 
 
-def _replace(module: GraphModule, node: Node, value: Tensor) -> None:
-    """Put a constant in the place of the node: an operator that fills, if all elements are equal."""
+def _replace(module: GraphModule, node: Node, value: Tensor) -> list[Node]:
+    """Put a constant in the place of the node: an operator that fills, if all elements are equal. The constant, if the
+    graph has it now."""
     fake = node.meta["val"]
     with module.graph.inserting_before(node):
         if value.is_contiguous() and _is_uniform(value):
@@ -141,7 +142,7 @@ def _replace(module: GraphModule, node: Node, value: Tensor) -> None:
             constant = module.graph.call_function(aten.full.default, ([*value.shape], number), options)
         elif fake.device.type == "cuda" and not torch.cuda.is_available():
             node.meta[CONSTANT] = value  # a plan for a GPU that is elsewhere, where no tensor can be
-            return
+            return []
         else:
             name = next(name for number in itertools.count() if not hasattr(module, name := f"_folded_{number}"))
             module.register_buffer(name, value.to(fake.device), persistent=False)
@@ -149,6 +150,7 @@ def _replace(module: GraphModule, node: Node, value: Tensor) -> None:
             constant.meta[CONSTANT] = value
     constant.meta["val"] = fake
     node.replace_all_uses_with(constant)
+    return [constant]
 
 
 def _is_uniform(value: Tensor) -> bool:
