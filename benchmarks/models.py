@@ -137,13 +137,28 @@ def gpt2(name: str, count: int, length: int, device: torch.device) -> Task:
 
     sizes = {"gpt2_128256": {"vocab_size": 128256}}
     model = GPT2LMHeadModel(GPT2Config(use_cache=False, **sizes.get(name, {}))).to(device)
-    if name in sizes:
-        model.loss_type = "ForCausalLM"  # a warning would break the graph between the scores and their loss
+    model.loss_type = "ForCausalLM"  # a warning would break the graph between the scores and their loss
     return Task(
-        model,
+        OnlyLoss(model, "input_ids"),
         lambda: (texts(count, length, device),),
-        lambda model, tokens: model(input_ids=tokens, labels=tokens).loss,
+        lambda model, tokens: model(tokens, labels=tokens),
     )
+
+
+class OnlyLoss(nn.Module):
+    """A model of transformers with its loss, as one module to compile. The scores are no result, so that no compiler
+    has to store them.
+
+    Args:
+        names: of the arguments that are passed by position.
+    """
+
+    def __init__(self, model: nn.Module, *names: str):
+        super().__init__()
+        self.model, self.names = model, names
+
+    def forward(self, *args: Tensor, labels: Tensor) -> Tensor:
+        return self.model(**dict(zip(self.names, args, strict=True)), labels=labels).loss
 
 
 # Classes of transformers, and the options of their configurations; other sizes are the defaults.
@@ -151,14 +166,23 @@ _TRANSFORMERS = {
     "distilbert": ("DistilBertForMaskedLM", {}),
     "electra": ("ElectraForMaskedLM", {}),
     "llama": ("LlamaForCausalLM", {"hidden_size": 1024, "intermediate_size": 2816, "num_hidden_layers": 8}),
+    "llama_12": (
+        "LlamaForCausalLM",
+        {
+            **{"hidden_size": 2048, "intermediate_size": 5632, "num_hidden_layers": 12, "num_attention_heads": 32},
+            **{"num_key_value_heads": 8, "max_position_embeddings": 4096},
+        },
+    ),
     "modernbert": ("ModernBertForMaskedLM", {"num_hidden_layers": 8}),
     "t5_small": ("T5ForConditionalGeneration", {"decoder_start_token_id": 0}),
 }
 
 
 def of_transformers(name: str, count: int, length: int, device: torch.device) -> Task:
-    """Task of predicting each token, given those before it or all. The attention mask is passed and the cache is off,
-    since transformers would otherwise create them in a data-dependent way."""
+    """Task of predicting each token, given those before it or all. The cache is off, and except for llama_12, whose
+    texts have no gaps, the attention mask is passed, since transformers would otherwise create them in a data-dependent
+    way.
+    """
     import transformers
 
     kind, sizes = _TRANSFORMERS[name]
@@ -166,15 +190,13 @@ def of_transformers(name: str, count: int, length: int, device: torch.device) ->
     config.use_cache = False
     model = getattr(transformers, kind)(config).to(device)
 
-    def batch() -> tuple[Tensor, Tensor]:
-        tokens = texts(count, length, device)
-        return tokens, torch.ones_like(tokens)
+    names = ("input_ids",) if name == "llama_12" else ("input_ids", "attention_mask")
 
-    return Task(
-        model,
-        batch,
-        lambda model, tokens, mask: model(input_ids=tokens, attention_mask=mask, labels=tokens).loss,
-    )
+    def batch() -> tuple[Tensor, ...]:
+        tokens = texts(count, length, device)
+        return tokens, *[torch.ones_like(tokens) for _ in names[1:]]
+
+    return Task(OnlyLoss(model, *names), batch, lambda model, tokens, *mask: model(tokens, *mask, labels=tokens))
 
 
 class Translator(nn.Module):
