@@ -23,9 +23,9 @@ class Perceptrons(nn.Module):
     def __init__(self, approximate):
         super().__init__()
         self.approximate = approximate
-        self.norms = nn.ModuleList(nn.LayerNorm(512) for _ in range(3))
-        self.wide = nn.ModuleList(nn.Linear(512, 2048) for _ in range(3))
-        self.narrow = nn.ModuleList(nn.Linear(2048, 512) for _ in range(3))
+        self.norms = nn.ModuleList(nn.LayerNorm(1024) for _ in range(3))
+        self.wide = nn.ModuleList(nn.Linear(1024, 4096) for _ in range(3))
+        self.narrow = nn.ModuleList(nn.Linear(4096, 1024) for _ in range(3))
 
     def activation(self, x):
         if self.approximate == "tanh":  # as GPT-2 writes it
@@ -54,8 +54,8 @@ class Embedded(nn.Module):
 
 
 CASES = {
-    "gelu": (Perceptrons("none"), torch.randn(16384, 512)),
-    "tanh": (Perceptrons("tanh"), torch.randn(16384, 512)),
+    "gelu": (Perceptrons("none"), torch.randn(8192, 1024)),
+    "tanh": (Perceptrons("tanh"), torch.randn(8192, 1024)),
     "embedded": (Embedded(), torch.randint(1000, (8, 256))),
 }
 

@@ -152,3 +152,18 @@ def test_measured_reports():
         assert report.measured_us == pytest.approx(sum(line.measured_us for line in report.lines))
         assert "measured" in str(report)
     assert all(each.grad is None for each in model.parameters())
+
+
+@pytest.mark.parametrize("kernel", ["efficient", "flash", "cudnn"])
+def test_flops_of_shared_heads(kernel):
+    """They are those of heads that are repeated, in each version of torch."""
+    operators = [
+        getattr(torch.ops.aten, f"_scaled_dot_product_{kernel}_attention{suffix}") for suffix in ("", "_backward")
+    ]
+    query, shared = torch.empty(2, 8, 64, 32, device="meta"), torch.empty(2, 2, 48, 32, device="meta")
+    repeated = shared.new_empty(2, 8, 48, 32)
+    for operator, before in zip(operators, ((), (query,)), strict=True):
+        count = device_model.flops_of_operator(operator.default)
+        assert count(*before, query, shared, shared, out_val=query) == count(
+            *before, query, repeated, repeated, out_val=query
+        )

@@ -129,7 +129,7 @@ def _us_with_program(gpu: str, product: Product, group: FusionGroup, bytes: int)
     alone = bytes_of(product.operands) + result.bytes
     plain = predicted_us(gpu, kind_of(product), alone, flops(product))
     full = [view for view in group.full_inputs() if view.value not in group.makes]
-    slots = slots_of(group.operations, len(full) + len(group.live_results) - 1)
+    slots = slots_of(group.operations, len(full), len(group.live_results))
     is_call = product.is_call(group.operations)
     return plain if is_call else plain + epilogue_us(gpu, group.numel, flops(product), (alone, bytes), slots)
 

@@ -296,7 +296,7 @@ class _Epilogue:
         if share is not None:
             return share * (predicted_us(gpu, "product", of_factors + size, work) + separate) - lost
         bytes = of_factors + size, of_factors + of_loaded + sum(value.bytes for value in stored)
-        slots = slots_of([*self.inside, *self.reductions], len(loaded) + len(stored) - 1)
+        slots = slots_of([*self.inside, *self.reductions], len(loaded), len(stored))
         return separate - lost - epilogue_us(gpu, self.space.numel, work, bytes, slots)
 
     def _is_beside(self, reader: Operation | None) -> bool:

@@ -6,7 +6,7 @@ import functools
 import json
 from collections.abc import Callable
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -166,7 +166,23 @@ def flops_of_operator(operator) -> Callable | None:
     from torch.utils.flop_counter import flop_registry  # here, as it imports Triton where that is installed
 
     packet = getattr(operator, "overloadpacket", None)
-    return flop_registry.get(_COUNTED_AS.get(packet, packet))
+    count = flop_registry.get(_COUNTED_AS.get(packet, packet))
+    if count is None or not operator._schema.name.startswith("aten::_scaled_dot_product"):
+        return count
+    query = [argument.name for argument in operator._schema.arguments].index("query")
+    return functools.partial(_of_repeated_heads, count, query)
+
+
+def _of_repeated_heads(count: Callable, query: int, *args: Any, **kwargs: Any) -> int:
+    """Flops of attention. In torch 2.11 its counters refuse keys and values that heads share, and get their sizes as if
+    they were repeated; what is no tensor they take as sizes.
+
+    Args:
+        query: position among the arguments of the queries, before keys and values.
+    """
+    shapes = [tuple(each.shape) for each in args[query : query + 3]]
+    repeated = [(shape[0], shapes[0][1], *shape[2:]) for shape in shapes]
+    return count(*args[:query], *repeated, *args[query + 3 :], **kwargs)
 
 
 def multiplied_type(operation: Operation) -> torch.dtype:

@@ -1,8 +1,8 @@
 """Expected times of matrix products with a program in their epilogue, on Hopper, without weights for them.
 
 Two things bind such a kernel: the bytes that it moves, and the issue slots of its program beside its multiplications.
-The constants are fitted to 30 timings on an H200 (benchmarks/results/h200/product_epilogues.csv): what a program adds
-to the product alone is met within 15% where it is more than 15 us.
+The constants are fitted to 48 timings on an H200 (benchmarks/results/h200/product_epilogues.csv): where a program adds
+more than 15 us to the product alone, that is met within 30%, in the median within 5%.
 """
 
 from __future__ import annotations
@@ -11,30 +11,37 @@ from collections.abc import Iterable
 
 from ...program import Value as Expression
 from .device_model import GPUS, us_of_bytes
-from .graph import Map, Reduce
+from .graph import Map, Random, Reduce
 
 _SLOTS = {  # of operations that take more than one instruction
-    **{"normal_cdf": 22, "normal_pdf": 8, "erf": 20, "tanh": 10, "sigmoid": 8, "random": 16},
-    **{"exp": 4, "expm1": 12, "log": 6, "log1p": 12, "log2": 6, "log10": 6, "sqrt": 6, "rsqrt": 4, "div": 6},
+    **{"normal_cdf": 9, "normal_pdf": 3, "erf": 20, "tanh": 7, "sigmoid": 4},
+    **{"exp": 2, "expm1": 12, "log": 6, "log1p": 12, "log2": 6, "log10": 6, "sqrt": 6, "rsqrt": 4, "div": 6},
     **{"pow": 24, "sin": 24, "cos": 24, "atan2": 40, "fmod": 24},
 }
 _LEAVES = ("acc", "full", "channel", "row", "plane", "scalar", "constant", "rows", "columns", "channel_index")
-_ACCESS = 2  # slots to load or to store an element of a tensor as large as the result
-_REDUCED = 4  # slots to add an element to its column's reduction
-_US_OF_SLOT = 0.028e-6  # an element's slot; a GPU with Hopper's 132 multiprocessors has 4 * 32 of them a cycle
-_OF_ARITHMETIC = 0.66  # of the data sheet's rate, while the tensor cores multiply
+_LOAD, _STORE = 10, 6.5  # slots for an element of a tensor as large as the result; a load's are those of waiting
+# Slots of a random number: half of those that are computed are not used, and branches select them. T5's 12 products of
+# 8192 x 512 x 2048 with dropout took 1.03 ms (h200/population-whole_step.csv).
+_RANDOM = 70
+_REDUCED = 5  # slots to add an element to its column's reduction
+_HIDDEN = 1 / 160  # slots that a step of the product's depth leaves free
+_US_OF_SLOT = 0.043e-6  # an element's slot, three cycles of a multiprocessor's quarter (an H200 has 4 * 132) for 32
+_OF_ARITHMETIC = 0.88  # of the data sheet's rate, while the tensor cores multiply
 
 
-def slots_of(operations: Iterable[Map | Reduce], accesses: int) -> int:
+def slots_of(operations: Iterable[Map | Reduce], loaded: int, stored: int) -> float:
     """Issue slots an element of these operations.
 
     Args:
-        accesses: tensors as large as the result that are loaded, and those beyond one that are stored.
+        loaded, stored: tensors as large as the result; one is stored without a program, too.
     """
-    total = accesses * _ACCESS
+    total: float = loaded * _LOAD + (stored - 1) * _STORE
     for operation in operations:
         if isinstance(operation, Reduce):
             total += _REDUCED
+            continue
+        if isinstance(operation, Random):
+            total += _RANDOM
             continue
         todo = [
             operation.expression(*(Expression("scalar", attribute=f"t{i}") for i, _ in enumerate(operation.inputs)))
@@ -49,7 +56,7 @@ def slots_of(operations: Iterable[Map | Reduce], accesses: int) -> int:
     return total
 
 
-def epilogue_us(gpu: str, elements: int, flops: int, bytes: tuple[int, int], slots: int) -> float:
+def epilogue_us(gpu: str, elements: int, flops: int, bytes: tuple[int, int], slots: float) -> float:
     """Microseconds by which a program lengthens a product.
 
     Args:
@@ -60,4 +67,5 @@ def epilogue_us(gpu: str, elements: int, flops: int, bytes: tuple[int, int], slo
     """
     multiply = flops / (GPUS[gpu].arithmetic * 1e6 * _OF_ARITHMETIC)
     alone = max(us_of_bytes(gpu, bytes[0]), multiply)
-    return max(us_of_bytes(gpu, bytes[1]), multiply + elements * slots * _US_OF_SLOT) - alone
+    serial = max(slots - flops / elements / 2 * _HIDDEN, 0)
+    return max(us_of_bytes(gpu, bytes[1]), multiply + elements * serial * _US_OF_SLOT) - alone
