@@ -75,6 +75,7 @@ TURNED = {
 # Transposed ones whose channels repeat; for inputs only.
 TURNED_TWICE = {
     "turned, twice": lambda size: _twice(torch.empty(size[0], size[1] // 2, *size[2:])),
+    "pairs turned, all equal": lambda size: torch.empty(size[0], *size[2:], 1, 2).expand(-1, -1, -1, size[1] // 2, -1),
     "part of turned, twice": lambda size: _twice(torch.empty(size[0], size[1] // 2 + 3, *size[2:])[:, 2:-1]),
 }
 REPEATED = {

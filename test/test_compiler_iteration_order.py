@@ -142,6 +142,8 @@ def test_kinds():
     assert space.kind(((1, 2048),)) == "full" and not space.is_strided(((1, 2048),)) and space.kind(()) == "scalar"
     pairs = index_map_of(Layout.row_major((64, 16, 2)), Layout((64, 16, 2), (2, 128, 1)))
     assert plain.kind(pairs) == "transposed" and plain.adjacent(pairs) == (0, 128)
+    repeated = index_map_of(Layout.row_major((64, 16, 2)), Layout((64, 16, 2), (2, 0, 1)))  # a bias before a shuffle
+    assert plain.kind(repeated) == "transposed" and plain.adjacent(repeated) == (0, 128)
     threes = index_map_of(Layout.row_major((64, 10, 3)), Layout((64, 10, 3), (3, 192, 1)))
     assert IterationSpace(1, 30, 64, 1, True).kind(threes) is None
     maps = (None, None, AxisMap.choosing(32, range(31, -1, -1)))

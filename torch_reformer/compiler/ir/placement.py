@@ -26,7 +26,8 @@ def are_transposed(columns: Runs, lines: Runs) -> bool:
     """True if elements of successive rows are adjacent, or pairs or fours of them, and kernels can transpose so many
     rows and columns. The columns may repeat."""
     packed = packed_columns(columns)
-    columns = columns[:-1] if len(columns) == _OF_COLUMN and columns[-1][1] == 0 else columns
+    if packed == 1 and len(columns) == _OF_COLUMN and columns[-1][1] == 0:
+        columns = columns[:-1]
     if len(columns) != 1 + (packed > 1) or packed not in (1, *_PACKED) or not lines or lines[0][1] != packed:
         return False
     count, stride = columns[-1]
