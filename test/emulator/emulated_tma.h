@@ -73,7 +73,6 @@ inline void wait(unsigned barrier, int parity, REFORMER_CALLER) {
 }
 
 inline void prefetch(const TensorMap&) {}
-inline void prefetch(const TensorMap&, int, int) {}
 inline void load(const TensorMap& map, unsigned to, unsigned barrier, int element, int line, REFORMER_CALLER) {
   emulator::load_box(map, to, barrier, {element, line, 0, 0}, emulator::Blocks::own, REFORMER_PLACE("tma::load"));
 }

@@ -73,8 +73,8 @@ SHORT = {
 
 @pytest.mark.parametrize("name", SHORT)
 def test_short_functions(name):
-    """Programs on sums: nearly every result is the exact number rounded, or the adjacent one; of normal numbers the error
-    is that of rounding."""
+    """Programs on sums: results are the exact numbers rounded, or adjacent ones; of normal numbers the error is that of
+    rounding."""
     value, function = SHORT[name]
     tested = Program(program.store(value))
     x = every(torch.bfloat16)

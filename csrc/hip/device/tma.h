@@ -52,11 +52,6 @@ DEVICE void wait(unsigned barrier, int parity) {
 }
 
 // --- copies
-// Loads a box into the second-level cache.
-DEVICE void prefetch(const TensorMap& map, int element, int line) {
-  asm volatile("cp.async.bulk.prefetch.tensor.2d.L2.global.tile [%0, {%1, %2}];" ::"l"(&map), "r"(element), "r"(line)
-               : "memory");
-}
 DEVICE void prefetch(const TensorMap& map) { asm volatile("prefetch.tensormap [%0];" ::"l"(&map) : "memory"); }
 // Loads the box whose first element is `element` of line `line`; likewise for tensors of four dimensions, innermost
 // first.

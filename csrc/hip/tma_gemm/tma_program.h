@@ -25,7 +25,6 @@ struct NoProgram {
   static constexpr bool kRounds = true;  // sums are rounded, or stored as they are for another kernel
   static constexpr TmaEpilogue kEpilogue{};
   DEVICE void prefetch() const {}
-  DEVICE void prefetch(int, int) const {}
   DEVICE void load(unsigned, unsigned, int, int) const {}
 };
 
@@ -112,11 +111,6 @@ struct RunsProgram {
 
   DEVICE void prefetch() const {
     for (int i = 0; i < kEpilogue.loaded + kEpilogue.stored; ++i) tma::prefetch(tensors[i]);
-  }
-  // Starts to load a box of each tensor into the second-level cache.
-  DEVICE void prefetch(int column, int row) const {
-    UNROLL
-    for (int i = 0; i < kEpilogue.loaded; ++i) tma::prefetch(tensors[i], column, row);
   }
   // Starts the copies of a box of each tensor.
   DEVICE void load(unsigned to, unsigned barrier, int column, int row) const {

@@ -115,8 +115,6 @@ struct TmaBlock {
   DEVICE void load_tensors(int group) const {
     TmaPipelineState<2> state;
     const auto load = [&](const Tile& tile) {
-      // Two boxes at a time are in shared memory; from the second-level cache the next ones are there soon.
-      for_each_box(work, row_of(tile, group), [&](int row, int column, int, int) { program.prefetch(column, row); });
       for_each_box(work, row_of(tile, group), [&](int row, int column, int, int) {
         const unsigned full = memory.full_boxes(group, state.stage);
         tma::wait(memory.empty_boxes(group, state.stage), state.parity ^ 1);
