@@ -150,7 +150,7 @@ struct RunsProgram {
     DEVICE void run(const float (&sums)[kColumns / 8][4], int box, const unsigned char* from, unsigned char* to,
                     int row, int column) const {
       UNROLL  // without branches, so that instructions of all groups interleave; columns past the end are not stored
-      for (int i = 0; i < 8; i += kGroups) some(sums, box * 8 + i, from, to, row, column + i * 8);
+          for (int i = 0; i < 8; i += kGroups) some(sums, box * 8 + i, from, to, row, column + i * 8);
     }
 
     // Starts to store the boxes.
