@@ -94,6 +94,15 @@ def test_short_functions(name):
     assert (got.double() - expected).square().mean() < 1.005 * (rounded - expected).square().mean()
 
 
+def test_functions_beside_fp32():
+    """An output in fp32 is more exact than numbers of 16 bits."""
+    value, function = SHORT["gelu"]
+    x = torch.randn(1, 8, 512, 1).bfloat16().contiguous(memory_format=torch.channels_last)
+    tested = Program(program.store(value, torch.float32), program.store(value))
+    got, _ = stitch(tested, x, [], defines=("REFORMER_ON_SUMS",))
+    torch.testing.assert_close(got.double(), function(x.double()), rtol=1e-5, atol=1e-7)
+
+
 WIDE = {  # computed in fp64 where GPUs have no library
     **{name: getattr(torch, name) for name in ("expm1", "log2", "log10", "sin", "cos", "floor", "round")},
     **{name: getattr(torch, name) for name in ("pow", "fmod", "atan2", "copysign")},

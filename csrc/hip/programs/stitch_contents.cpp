@@ -30,6 +30,7 @@ StitchContents::StitchContents(const ProgramCall& of)
                        [&](size_t o) { return element_size(call.stored_type(output(o))) == bytes; });
   };
   if (has_bytes(2) && !has_bytes(4)) precision = Stored::bf16;
+  if (has_bytes(4) && precision == Stored::bf16) precision = Stored::fp16;
   find_stages();
   std::vector<int32_t> all = results;
   for (size_t o : of_rows) all.push_back(output(o).node);

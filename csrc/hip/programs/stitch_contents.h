@@ -63,7 +63,7 @@ struct StitchContents {
   const Program& program;
   const std::vector<ProgramOperand>& inputs;
   const Stored result;
-  Stored precision;  // type of the outputs by element if they have 16 bits; else the result's
+  Stored precision;  // bf16 if all outputs by element have 16 bits; else the result's, but fp16 beside outputs in fp32
   const std::vector<Varies> varies;
   const Accesses accesses;
   std::vector<size_t> stored;                // indices of outputs by element

@@ -2,7 +2,7 @@
 //
 // It is a structure Program:
 //   Result               the result's data type
-//   Precision            the data type to whose precision its functions are computed
+//   Precision            the data type to whose precision its functions are computed (StitchContents)
 //   kChannelValues       count of values that depend only on the channel and that elements need; of_channel() computes
 //                        them from those that channel_inputs() has read
 //   kLoaded              count of values read for each element: acc, full inputs, rows, random numbers; load() reads
