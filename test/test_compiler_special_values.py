@@ -34,6 +34,26 @@ FUNCTIONS = {
 }
 
 
+@pytest.mark.parametrize("approximate", ["none", "tanh"])
+def test_gelu(approximate):
+    """Where the cubic of the tanh form overflows its derivative is still 0 or 1. As in fp64: with AVX, PyTorch's fp32
+    function of infinity is NaN."""
+    torch._dynamo.reset()
+    sizes = torch.logspace(-20, 18, 77)
+    numbers = torch.cat([sizes, -sizes, torch.tensor([0.0, -0.0, INF, -INF, NAN])])
+
+    def function(x):
+        return F.gelu(x, approximate=approximate)
+
+    results = []
+    for x, each in ((numbers, torch.compile(function, backend="reformer")), (numbers.double(), function)):
+        leaf = x.clone().requires_grad_()
+        y = each(leaf)
+        y.backward(torch.ones_like(y))
+        results.append((y.detach().double(), leaf.grad.double()))
+    torch.testing.assert_close(*results, rtol=1e-5, atol=1e-5, equal_nan=True)
+
+
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_special_values(name):
     torch._dynamo.reset()

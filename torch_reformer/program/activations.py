@@ -43,9 +43,9 @@ def gelu_tanh(x: Value) -> Value:
 
 
 def gelu_tanh_slope(x: Value) -> Value:
-    """Derivative of gelu_tanh."""
+    """Derivative of gelu_tanh. The factor that is 0 far below 0 comes before the cubic ones, which overflow."""
     chance = sigmoid(x * (_LINEAR + _CUBIC * (x * x)))
-    return chance * (1 + x * (1 - chance) * (_LINEAR + 3 * _CUBIC * (x * x)))
+    return chance + x * chance * (1 - chance) * (_LINEAR + 3 * _CUBIC * (x * x))
 
 
 def hardswish(x: Value) -> Value:

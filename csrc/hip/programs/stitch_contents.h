@@ -63,7 +63,9 @@ struct StitchContents {
   const Program& program;
   const std::vector<ProgramOperand>& inputs;
   const Stored result;
-  Stored precision;  // bf16 if all outputs by element have 16 bits; else the result's, but fp16 beside outputs in fp32
+  // Functions are computed to the precision of this type: bf16 if all outputs by element are, fp16 if one is, or beside
+  // a bf16 result one of fp32; else the result's type.
+  Stored precision;
   const std::vector<Varies> varies;
   const Accesses accesses;
   std::vector<size_t> stored;                // indices of outputs by element
