@@ -29,8 +29,8 @@ StitchContents::StitchContents(const ProgramCall& of)
     return std::any_of(stored.begin(), stored.end(),
                        [&](size_t o) { return element_size(call.stored_type(output(o))) == bytes; });
   };
-  const bool has_fp16 = std::any_of(stored.begin(), stored.end(),
-                                    [&](size_t o) { return call.stored_type(output(o)) == Stored::fp16; });
+  const bool has_fp16 =
+      std::any_of(stored.begin(), stored.end(), [&](size_t o) { return call.stored_type(output(o)) == Stored::fp16; });
   if (has_bytes(2) && !has_bytes(4)) precision = has_fp16 ? Stored::fp16 : Stored::bf16;
   if (has_bytes(4) && precision == Stored::bf16) precision = Stored::fp16;
   find_stages();
