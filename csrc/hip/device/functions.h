@@ -173,8 +173,8 @@ DEVICE float log1p_of(float x) {
   const float log = log_to_base_2(1.0f + x) * 0.693147181f;
   return abs_of(x) < 0.015625f ? multiply_add(x * x, multiply_add(x, 0.333333333f, -0.5f), x) : log;
 }
-// Whether functions of bf16 results may be less exact than rounding: in programs on the sums of a product, which were
-// not rounded either, and where an instruction takes three cycles as the tensor cores use the registers, too.
+// True if functions of bf16 results may have errors that are small beside those of rounding: in programs on the sums of
+// a product, where an instruction takes three cycles, since the tensor cores use the registers, too.
 #if defined(REFORMER_ON_SUMS)
 template <class Precision>
 constexpr bool kIsShort = is_bf16<Precision>;

@@ -149,8 +149,9 @@ struct RunsProgram {
     // of the tensors that were loaded, and of those to be stored.
     DEVICE void run(const float (&sums)[kColumns / 8][4], int box, const unsigned char* from, unsigned char* to,
                     int row, int column) const {
-      UNROLL  // without branches, so that instructions of all groups interleave; columns past the end are not stored
-          for (int i = 0; i < 8; i += kGroups) some(sums, box * 8 + i, from, to, row, column + i * 8);
+      // Without branches, so that instructions of all groups interleave. Columns past the end are not stored.
+      UNROLL
+      for (int i = 0; i < 8; i += kGroups) some(sums, box * 8 + i, from, to, row, column + i * 8);
     }
 
     // Starts to store the boxes.
