@@ -2,7 +2,7 @@
 ``segmentation/fcn_resnet50``), timm's (``timm/swin_tiny_patch4_window7_224``), transformers of texts (``bert_base``,
 ``bert_large``, ``bert_two_layers``, ``gpt2``, with a large vocabulary ``gpt2_128256``, ``transformer``, on movie
 reviews ``bert_base_imdb``, and those in _TRANSFORMERS), models of diffusion_models.py (``dit``, ``unet``), and further
-models that papers on fusion measure (``xml_cnn``, ``gcn``, ``dien``)."""
+ones of paper_models.py (``xml_cnn``, ``gcn``, ``dien``)."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ import numpy
 import torch
 import torch.nn.functional as F
 from diffusion_models import DiffusionTransformer, UNet
+from paper_models import Dien, Gcn, Translator, XmlCnn
 from torch import Tensor, nn
 
 if not torch.cuda.is_available() and not hasattr(torch.ops.torchvision, "nms"):
@@ -49,6 +50,27 @@ class Step(nn.Module):
     def forward(self, *batch: Tensor) -> Tensor:
         with torch.autocast(self.device_type, torch.bfloat16):
             return self.loss(self.model, *batch)
+
+
+class WithLoss(nn.Module):
+    """Model and its loss(model, *batch), which are compiled as one: what only the loss reads is no result, so that no
+    compiler has to store it."""
+
+    def __init__(self, model: nn.Module, loss: Callable[..., Tensor]):
+        super().__init__()
+        self.model, self.loss = model, loss
+
+    def forward(self, *batch: Tensor) -> Tensor:
+        return self.loss(self.model, *batch)
+
+
+def with_loss(model: nn.Module, batch: Callable[[], tuple[Tensor, ...]], loss: Callable[..., Tensor]) -> Task:
+    return Task(WithLoss(model, loss), batch, lambda whole, *given: whole(*given))
+
+
+def of_last(loss: Callable[[Tensor, Tensor], Tensor]) -> Callable[..., Tensor]:
+    """The loss of a model's result and the last tensor of the batch."""
+    return lambda model, *given: loss(model(*given[:-1]), given[-1])
 
 
 def image_model(name: str, **options) -> nn.Module:
@@ -138,27 +160,11 @@ def gpt2(name: str, count: int, length: int, device: torch.device) -> Task:
     sizes = {"gpt2_128256": {"vocab_size": 128256}}
     model = GPT2LMHeadModel(GPT2Config(use_cache=False, **sizes.get(name, {}))).to(device)
     model.loss_type = "ForCausalLM"  # a warning would break the graph between the scores and their loss
-    return Task(
-        OnlyLoss(model, "input_ids"),
+    return with_loss(
+        model,
         lambda: (texts(count, length, device),),
-        lambda model, tokens: model(tokens, labels=tokens),
+        lambda model, tokens: model(input_ids=tokens, labels=tokens).loss,
     )
-
-
-class OnlyLoss(nn.Module):
-    """A model of transformers with its loss, as one module to compile. The scores are no result, so that no compiler
-    has to store them.
-
-    Args:
-        names: of the arguments that are passed by position.
-    """
-
-    def __init__(self, model: nn.Module, *names: str):
-        super().__init__()
-        self.model, self.names = model, names
-
-    def forward(self, *args: Tensor, labels: Tensor) -> Tensor:
-        return self.model(**dict(zip(self.names, args, strict=True)), labels=labels).loss
 
 
 # Classes of transformers, and the options of their configurations; other sizes are the defaults.
@@ -190,28 +196,14 @@ def of_transformers(name: str, count: int, length: int, device: torch.device) ->
     config.use_cache = False
     model = getattr(transformers, kind)(config).to(device)
 
-    names = ("input_ids",) if name == "llama_12" else ("input_ids", "attention_mask")
-
-    def batch() -> tuple[Tensor, ...]:
+    def batch() -> tuple[Tensor, Tensor]:
         tokens = texts(count, length, device)
-        return tokens, *[torch.ones_like(tokens) for _ in names[1:]]
+        return tokens, torch.ones_like(tokens)
 
-    return Task(OnlyLoss(model, *names), batch, lambda model, tokens, *mask: model(tokens, *mask, labels=tokens))
+    def loss(model: nn.Module, tokens: Tensor, mask: Tensor) -> Tensor:
+        return model(input_ids=tokens, attention_mask=None if name == "llama_12" else mask, labels=tokens).loss
 
-
-class Translator(nn.Module):
-    """Encoder and decoder as in "Attention is all you need"."""
-
-    def __init__(self, words: int, length: int, width: int = 512):
-        super().__init__()
-        self.embedding, self.places = nn.Embedding(words, width), nn.Parameter(torch.randn(length, width))
-        self.layers = nn.Transformer(width, batch_first=True)
-        self.last = nn.Linear(width, words)
-        self.register_buffer("later", nn.Transformer.generate_square_subsequent_mask(length))
-
-    def forward(self, source: Tensor, target: Tensor) -> Tensor:
-        source, target = (self.embedding(each) + self.places for each in (source, target))
-        return self.last(self.layers(source, target, tgt_mask=self.later, tgt_is_causal=True))
+    return with_loss(model, batch, loss)
 
 
 def transformer(name: str, count: int, length: int, device: torch.device) -> Task:
@@ -228,46 +220,6 @@ def transformer(name: str, count: int, length: int, device: torch.device) -> Tas
     return Task(Translator(WORDS, length).to(device), batch, loss)
 
 
-class WithLoss(nn.Module):
-    """Model with a loss of its result and the last argument; both are compiled as one."""
-
-    def __init__(self, model: nn.Module, loss: Callable[[Tensor, Tensor], Tensor]):
-        super().__init__()
-        self.model, self.loss = model, loss
-
-    def forward(self, *given: Tensor) -> Tensor:
-        return self.loss(self.model(*given[:-1]), given[-1])
-
-
-def with_loss(
-    model: nn.Module, batch: Callable[[], tuple[Tensor, ...]], loss: Callable[[Tensor, Tensor], Tensor]
-) -> Task:
-    return Task(WithLoss(model, loss), batch, lambda whole, *given: whole(*given))
-
-
-class XmlCnn(nn.Module):
-    """Classifier of texts with very many labels (Liu et al., Deep learning for extreme multi-label text classification,
-    SIGIR 2017): convolutions of three lengths over words, the maximum over each eighth of the text, a narrow layer, and
-    all labels."""
-
-    def __init__(self, words: int, labels: int, width: int = 300, filters: int = 128, hidden: int = 512):
-        super().__init__()
-        self.embedding = nn.Embedding(words, width)
-        self.convs = nn.ModuleList(nn.Conv1d(width, filters, length, stride=2) for length in (2, 4, 8))
-        self.parts = 8
-        self.hidden = nn.Linear(len(self.convs) * filters * self.parts, hidden)
-        self.last = nn.Linear(hidden, labels)
-
-    def forward(self, words: Tensor) -> Tensor:
-        x = self.embedding(words).transpose(1, 2)
-        found = []
-        for conv in self.convs:
-            y = F.relu(conv(x))
-            length = y.shape[-1] // self.parts
-            found.append(F.max_pool1d(y, length)[..., : self.parts].flatten(1))
-        return self.last(F.dropout(F.relu(self.hidden(torch.cat(found, 1))), 0.5, self.training))
-
-
 def xml_cnn(count: int, device: torch.device) -> Task:
     """Task with as many labels as Amazon-670K, a few of them per text; texts of 500 words."""
     words, labels = 30000, 670091
@@ -278,24 +230,7 @@ def xml_cnn(count: int, device: torch.device) -> Task:
         own.scatter_(1, torch.randint(labels, (count, 5), device=device), 1)
         return torch.randint(words, (count, 500), device=device), own
 
-    return with_loss(model, batch, F.binary_cross_entropy_with_logits)
-
-
-class Gcn(nn.Module):
-    """Classifier of a graph's nodes with two layers (Kipf and Welling, Semi-supervised classification with graph
-    convolutional networks, ICLR 2017). Sums over adjacent nodes are computed where nodes have the fewest features."""
-
-    def __init__(self, features: int, hidden: int, classes: int):
-        super().__init__()
-        self.first, self.second = nn.Linear(features, hidden), nn.Linear(hidden, classes)
-
-    @staticmethod
-    def _summed(x: Tensor, source: Tensor, target: Tensor, weight: Tensor) -> Tensor:
-        return torch.zeros_like(x).index_add(0, target, x[source] * weight[:, None].to(x.dtype))
-
-    def forward(self, x: Tensor, *edges: Tensor) -> Tensor:
-        x = F.dropout(F.relu(self._summed(self.first(x), *edges)), 0.5, self.training)
-        return self.second(self._summed(x, *edges))
+    return with_loss(model, batch, of_last(F.binary_cross_entropy_with_logits))
 
 
 def gcn(edges_a_node: int, device: torch.device) -> Task:
@@ -310,49 +245,7 @@ def gcn(edges_a_node: int, device: torch.device) -> Task:
         own = torch.randint(classes, (nodes,), device=device)
         return torch.randn(nodes, features, device=device), source, target, weight, own
 
-    return with_loss(model, batch, F.cross_entropy)
-
-
-class Dien(nn.Module):
-    """Predictor of clicks (Zhou et al., Deep interest evolution network for click-through rate prediction, AAAI 2019):
-    a recurrent layer over the items clicked before, and a second one whose update gate is scaled by attention to the
-    item."""
-
-    def __init__(self, items: int, steps: int, width: int = 64):
-        super().__init__()
-        self.items, self.steps = nn.Embedding(items, width), steps
-        self.layers = nn.ModuleList(
-            nn.ModuleDict({"input": nn.Linear(width, 3 * width), "state": nn.Linear(width, 3 * width)}) for _ in "ab"
-        )
-        self.attention = nn.Linear(width, width)
-        sizes = (2 * width, 200, 80)
-        self.last = nn.Sequential(
-            *(each for a, b in zip(sizes, sizes[1:], strict=False) for each in (nn.Linear(a, b), nn.PReLU())),
-            nn.Linear(sizes[-1], 1),
-        )
-
-    @staticmethod
-    def _step(layer: nn.ModuleDict, x: Tensor, h: Tensor, score: Tensor | float) -> Tensor:
-        (reset, update, new), (of_reset, of_update, of_new) = (
-            layer["input"](x).chunk(3, -1),
-            layer["state"](h).chunk(3, -1),
-        )
-        update = torch.sigmoid(update + of_update) * score
-        return (1 - update) * h + update * torch.tanh(new + torch.sigmoid(reset + of_reset) * of_new)
-
-    def forward(self, clicked: Tensor, item: Tensor) -> Tensor:
-        x, own = self.items(clicked), self.items(item)
-        first, second = self.layers
-        start = h = x.new_zeros(x.shape[0], x.shape[-1])
-        states = []
-        for i in range(self.steps):
-            h = self._step(first, x[:, i], h, 1.0)
-            states.append(h)
-        scores = torch.softmax((self.attention(torch.stack(states, 1)) * own[:, None]).sum(-1), -1)
-        h = start
-        for i, state in enumerate(states):
-            h = self._step(second, state, h, scores[:, i, None])
-        return self.last(torch.cat([h, own], -1)).squeeze(-1)
+    return with_loss(model, batch, of_last(F.cross_entropy))
 
 
 def dien(count: int, device: torch.device) -> Task:
@@ -366,7 +259,7 @@ def dien(count: int, device: torch.device) -> Task:
             torch.randint(2, (count,), device=device).float(),
         )
 
-    return with_loss(model, batch, F.binary_cross_entropy_with_logits)
+    return with_loss(model, batch, of_last(F.binary_cross_entropy_with_logits))
 
 
 def diffusion(model: nn.Module, channels: int, count: int, size: int, device: torch.device) -> Task:

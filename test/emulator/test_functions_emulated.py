@@ -12,7 +12,8 @@ from torch_reformer.program import Program
 
 pytestmark = emulator.needed
 X = program.acc()
-TINY = 2.0**-117  # GPUs flush less than 2^-126 to 0, also before a product with a number up to 500
+TINY = 2.0**-125  # GPUs flush less than half of it to 0
+FACTORS = {"gelu_tanh": 2**4, "its slope": 2**8}  # at most, by which such small numbers are multiplied
 
 
 def exact_cdf(x):
@@ -67,7 +68,8 @@ def test_is_the_exact_number_rounded(name, dtype):
     (got,) = stitch(Program(program.store(value)), x, [])
     expected = function(x.double()).to(dtype)
     assert torch.equal(got.isnan(), expected.isnan())
-    tiny = (got.abs() < TINY) & (expected.abs() < TINY)
+    most = TINY * FACTORS.get(name, 1)
+    tiny = (got.abs() < most) & (expected.abs() < most)
     apart = (in_order(got) - in_order(expected)).abs().where(~expected.isnan() & ~tiny, 0)
     assert apart.max() <= 1, x[apart > 1]
     assert (apart > 0).float().mean() < 1 / 1000

@@ -39,13 +39,17 @@ def gelu(x: Value) -> Value:
 
 def gelu_tanh(x: Value) -> Value:
     """Tanh approximation of GELU, x (1 + tanh(u)) / 2, as x sigmoid(2 u), without a difference of numbers near 1."""
-    return x * sigmoid(x * (_LINEAR + _CUBIC * (x * x)))
+    return x * _factor_of_gelu_tanh(x)
 
 
 def gelu_tanh_slope(x: Value) -> Value:
     """Derivative of gelu_tanh. The factor that is 0 far below 0 comes before the cubic ones, which overflow."""
-    chance = sigmoid(x * (_LINEAR + _CUBIC * (x * x)))
-    return chance + x * chance * (1 - chance) * (_LINEAR + 3 * _CUBIC * (x * x))
+    factor = _factor_of_gelu_tanh(x)
+    return factor + x * factor * (1 - factor) * (_LINEAR + 3 * _CUBIC * (x * x))
+
+
+def _factor_of_gelu_tanh(x: Value) -> Value:
+    return sigmoid(x * (_LINEAR + _CUBIC * (x * x)))
 
 
 def hardswish(x: Value) -> Value:
