@@ -265,10 +265,9 @@ def test_the_shipped_weights():
     for device, records in (("sm_90:H100", trained_on), ("sm_90", measured_records())):
         slow = []
         for each in records:
-            name = chosen(each.epilogue, device, each.problem) if each.epilogue else _alone(each.problem, device)
-            if name in each.times:  # not all tiles are in the table of an H200
-                slow.append(math.log(each.times[name] / min(each.times.values())))
-        assert len(slow) > 0.95 * len(records)
+            with config(forbid=[name for name in NAMES if name not in each.times]):  # not all tiles were timed
+                name = chosen(each.epilogue, device, each.problem) if each.epilogue else _alone(each.problem, device)
+            slow.append(math.log(each.times[name] / min(each.times.values())))
         assert math.exp(sum(slow) / len(slow)) < 1.03
 
 
