@@ -22,9 +22,9 @@ from torch_reformer.compiler.analysis.report import report_of
 class FlashAttention(nn.Module):
     """Attention by the kernel that PyTorch chooses on GPUs; some of its results and operands are undefined tensors."""
 
-    def __init__(self):
+    def __init__(self, bias=True):
         super().__init__()
-        self.qkv, self.out = nn.Linear(64, 192), nn.Linear(64, 64)
+        self.qkv, self.out = nn.Linear(64, 192, bias=bias), nn.Linear(64, 64)
 
     def forward(self, x):
         q, k, v = self.qkv(x).view(*x.shape[:2], 3, 4, 16).permute(2, 0, 3, 1, 4)
@@ -238,6 +238,7 @@ if __name__ == "__main__":
     assert fake_gpu.begin()
     models = {name: training_models.make(name) for name in sys.argv[1:]}
     models["flash attention"] = FlashAttention(), [torch.randn(8, 32, 64)]
+    models["attention without biases"] = FlashAttention(bias=False), [torch.randn(8, 32, 64)]
     models["rotated"] = Rotated(wide=False), [torch.randn(8, 256, 512)]
     models["rotated in fp32"] = Rotated(wide=True), [torch.randn(8, 256, 512)]
     models["before a product"] = BeforeAProduct(), [torch.randn(4, 32, 16, 16)]

@@ -231,3 +231,21 @@ def test_kernels_write_parts_of_one_dimension(dtype, elements):
     args = x, weight, first[:elements]
     torch.testing.assert_close(run(*args), flat(*args), rtol=tolerance, atol=tolerance, equal_nan=True)
     assert ("aten::cat" in {line.kind for line in reports[-1].lines}) == (elements == 9)
+
+
+def beside_products(x, weights, wide, factor):
+    """A program computes one part; products give the others, of which two have equal sizes."""
+    return torch.cat([x * factor, *(x @ weight for weight in weights), x @ wide], -1)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_a_kernel_copies_parts_of_equal_sizes(dtype):
+    x, wide, factor = (torch.randn(*sizes, dtype=dtype) for sizes in ((2048, 1024), (1024, 64), (1024,)))
+    weights = [torch.randn(1024, 32, dtype=dtype) for _ in range(2)]
+    x[0, 0], x[1, 1] = float("nan"), float("inf")
+    reports = []
+    run = torch.compile(beside_products, backend="reformer", options={"report": reports.append})
+    found, expected = (function(x, weights, wide, factor) for function in (run, beside_products))
+    torch.testing.assert_close(found, expected, equal_nan=True)
+    kinds = [line.kind for line in reports[-1].lines]
+    assert kinds.count("stitch") == 3 and "aten::cat" not in kinds

@@ -49,6 +49,12 @@ def test_biases_of_products():
     assert kinds()["flash attention"][0]["aten::addmm"] == 1
 
 
+def test_gradients_side_by_side():
+    """One kernel copies the gradients of queries, keys and values, which a call gives, side by side for a product."""
+    _, backward = kinds()["attention without biases"]
+    assert backward["stitch"] == 1 + 2 and "aten::cat" not in backward  # the others are of the loss and a bias
+
+
 def test_talking_heads():
     """Programs mix heads where they lie, forward one with the softmax. Backward, the program that mixes gradients also
     sums for the weight and the bias; one of the two has the softmax's gradient."""

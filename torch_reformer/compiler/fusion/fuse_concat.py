@@ -1,7 +1,8 @@
 """Fuse concatenations, such as the gradient of a split, into the kernels that compute their inputs.
 
-A kernel writes an input to its slice of the result, instead of or in addition to its own memory. Another kernel copies
-an input that no group computes."""
+A kernel writes an input to its slice of the result, instead of or in addition to its own memory. Inputs that no group
+computes are copied by other kernels, as few as possible: one copies all inputs that have equal sizes, such as gradients
+of queries, keys and values."""
 
 from __future__ import annotations
 
@@ -11,7 +12,7 @@ import torch
 
 from ...runtime.dtypes import FLOATS
 from ..ir.graph import Call, Map, Operation, Value, View
-from ..ir.index_maps import index_map_of, is_strided
+from ..ir.index_maps import IndexMap, index_map_of, is_strided
 from ..ir.iteration_space import find_space
 from ..ir.layout import Layout
 from .fuse_copies import Copy, add, is_computed
@@ -101,14 +102,14 @@ def _add_to_several(fusion: Fusion, number: int) -> None:
                 saved += view.value.bytes * (1 if view.value in read else 2)
                 continue
         copied.append((view, part))
-    copies: list[int | None] = []
-    if pays := len(copied) < len(parts) and saved >= _OF_LAUNCH * (len(copied) - 1):
-        copies = [_copy(fusion, call, view, part) for view, part in copied]
-    if not pays or None in copies:
+    if not saved and call.results[0].device.type == "cpu":
+        return  # PyTorch copies rows there by memcpy
+    copies = _copies(fusion, call, copied)
+    if copies is None or saved < _OF_LAUNCH * (len(copies) - 1):
         for maker, group in before.items():
             fusion.groups[maker].restore(group)
-        for copy in copies:
-            fusion.groups.pop(copy, None)
+        for copy in copies or ():
+            del fusion.groups[copy]
         return
     # No group needs a copy yet. Among others, one needs the rest.
     writers = [maker for maker in before if any(part.value is call.results[0] for part in _parts_of(fusion, maker))]
@@ -122,24 +123,64 @@ def _parts_of(fusion: Fusion, number: int) -> Iterable[View]:
     return fusion.groups[number].parts.values()
 
 
-def _copy(fusion: Fusion, call: Call, view: View, part: View) -> int | None:
+def _copies(fusion: Fusion, call: Call, pairs: list[tuple[View, View]]) -> list[int] | None:
+    """Numbers of new groups that copy views to slices of the call's result, as few as possible; None if none can."""
+    numbers: list[int] = []
+    for view, part in pairs:
+        number = next((each for each in numbers if _add_copy(fusion, fusion.groups[each], call, view, part)), None)
+        if number is not None:
+            fusion.depend(number, [view])
+        elif (number := _new_copy(fusion, call, view, part)) is not None:
+            numbers.append(number)
+        else:
+            for each in numbers:
+                del fusion.groups[each]
+            return None
+    return numbers
+
+
+def _new_copy(fusion: Fusion, call: Call, view: View, part: View) -> int | None:
     """Number of a new group that copies a view to a slice of the call's result; None if none can."""
-    layout, value = Layout(part.layout.sizes, part.layout.strides).packed, view.value
-    index_map = index_map_of(layout, view.layout)
-    space = find_space(layout.numel, {index_map}, set())
-    if space is None or value.dtype != part.value.dtype:
+    space = find_space(part.layout.numel, {_map_of_copy(view, part)}, set())
+    if space is None:
         return None
-    number, operation = fusion.new_group(), Map([view], "clone", lambda x: x)
-    result = fusion.graph.value(layout, value.dtype, value.device)
-    operation.results, result.maker = [result], operation
-    fusion.place_of[operation], fusion.group_of[operation] = fusion.place_of[call], number
-    group = FusionGroup(number, space, operations=[operation], operands={index_map})
-    group.inputs[value, view.layout, index_map] = view
-    if not _write(fusion, group, call, View(result, layout), part):
+    number = fusion.new_group()
+    fusion.groups[number] = FusionGroup(number, space)
+    if not _add_copy(fusion, fusion.groups[number], call, view, part):
+        del fusion.groups[number]
         return None
-    fusion.groups[number] = group
     fusion.depend(number, [view])
     return number
+
+
+def _add_copy(fusion: Fusion, group: FusionGroup, call: Call, view: View, part: View) -> bool:
+    """Have a group of copies copy this view, too; False if it can't."""
+    layout, value, index_map = _layout_of_copy(part), view.value, _map_of_copy(view, part)
+    operands = group.operands | {index_map}
+    if layout.numel != group.numel or value.dtype != part.value.dtype:
+        return False
+    if (space := find_space(group.numel, operands | set(group.copies.values()), set())) is None:
+        return False
+    before, operation = group.copy(), Map([view], "clone", lambda x: x)
+    result = fusion.graph.value(layout, value.dtype, value.device)
+    operation.results, result.maker = [result], operation
+    fusion.place_of[operation], fusion.group_of[operation] = fusion.place_of[call], group.number
+    group.space, group.operands = space, operands
+    group.operations.append(operation)
+    group.inputs[value, view.layout, index_map] = view
+    if _write(fusion, group, call, View(result, layout), part):
+        return True
+    group.restore(before)
+    return False
+
+
+def _layout_of_copy(part: View) -> Layout:
+    """The part's order of memory, without gaps."""
+    return Layout(part.layout.sizes, part.layout.strides).packed
+
+
+def _map_of_copy(view: View, part: View) -> IndexMap:
+    return index_map_of(_layout_of_copy(part), view.layout)
 
 
 def _read(fusion: Fusion, excluded: list[int]) -> set[Value]:
