@@ -44,6 +44,7 @@ from .ir.fake_tensors import Unsupported
 from .ir.fx_utils import is_static
 from .ir.graph import Graph
 from .ir.stages import attempted, optional, raises, required, show
+from .joint_graph.append_parts import append_parts
 from .joint_graph.cat_slices import cat_slices
 from .joint_graph.chunk_losses import chunk_losses
 from .joint_graph.copy_sources import copy_sources
@@ -136,6 +137,7 @@ def _partition(joint: GraphModule, inputs, packs: bool, **options) -> tuple[Grap
     show("partition_within_budget, backward", backward)
     optional(hoist_column_sums, forward, backward)
     optional(pad_before_saving, forward, backward)
+    optional(append_parts, forward, backward, options["num_fwd_outputs"])
     if packs:
         optional(pack_saved, forward, backward, options["num_fwd_outputs"])
     pickle_buffers(backward)
@@ -177,6 +179,7 @@ def plan(
     optional(keep_order_in_reductions, module)
     optional(propagate_memory_format, module)
     optional(flatten_in_memory_order, module)
+    optional(append_parts, module)
     graph, constants = lower_fx(module)
     show("lower_fx", graph)
     for rewrite in PASSES:

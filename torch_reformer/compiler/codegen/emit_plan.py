@@ -14,7 +14,8 @@ from ..fusion.schedule import is_after, needed_in_memory, schedule
 from ..fusion.titles import kind_and_operations, title
 from ..ir.access import Access
 from ..ir.collectives import is_all_reduce
-from ..ir.custom_ops import add_product, packed_starts
+from ..ir.concats import is_concat, memory_of, parts_of
+from ..ir.custom_ops import add_product, append, packed_starts
 from ..ir.graph import Call, Casts, Conv, ConvGrads, Graph, Operation, Typed, Value, View, replaced
 from ..ir.iteration_space import IterationSpace
 from ..ir.layout import Layout
@@ -124,6 +125,8 @@ class _Emitter:
             results = [self._number(operation.operands[0])]
         elif operation.operator is add_product:
             results = [self._add_product(operation)]
+        elif operation.operator is append:
+            results = [self._append(operation)]
         elif is_all_reduce(operation.operator) and self._is_for(operation, operation.operands[0].value):
             results = self._all_reduce(operation)
         else:
@@ -150,6 +153,13 @@ class _Emitter:
             (out,) = self.steps.view(total, batch.layout.sizes, batch.layout.strides)
             self.steps.aten(aten.baddbmm.dtype_out, (out, *map(self._number, matrices), dtype), {"out": out})
         return total
+
+    def _append(self, call: Call) -> int:
+        """Emit copies of an append's parts to its memory."""
+        for part in parts_of(call):
+            slice = self._part(part.slice, part.slice.layout)
+            self.steps.aten(aten.copy_.default, (slice, self._number(part.view)))
+        return self._in_memory(call.results[0])
 
     def _is_for(self, call: Call, value: Value) -> bool:
         """True if the plan makes the value, in memory of its own, for this call only."""
@@ -276,11 +286,22 @@ class _Emitter:
         return self._number(View(value, space.placement(index_map)))
 
     def _part(self, part: View, placement: Layout) -> int:
-        """Number of a slice of a concatenation, which is allocated with its first slice."""
-        value = part.value
+        """Number of a slice of a concatenation."""
+        self._in_memory(part.value)
+        return self._number(View(part.value, Layout(placement.sizes, placement.strides, part.layout.offset)))
+
+    def _in_memory(self, value: Value) -> int:
+        """Number of a concatenation, which is allocated with its first slice, or is that to which it is appended."""
         if value not in self.base:
-            self._bind(value, self._memory(value.layout, value.dtype, value.device), value.layout)
-        return self._number(View(value, Layout(placement.sizes, placement.strides, part.layout.offset)))
+            memory = memory_of(value)
+            if memory is None:
+                number = self._memory(value.layout, value.dtype, value.device)
+            elif is_concat(memory.value.maker):
+                number = self._number(memory)
+            else:  # it is not the plan's own
+                (number,) = self.steps.aten(aten.clone.default, (self._number(memory),))
+            self._bind(value, number, value.layout)
+        return self._number(View(value, value.layout))
 
     def _memory(self, layout: Layout, dtype: torch.dtype, device: torch.device) -> int:
         (number,) = self.steps.aten(_empty, (layout.sizes, layout.strides), {"dtype": dtype, "device": device})

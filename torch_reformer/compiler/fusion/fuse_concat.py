@@ -8,9 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-import torch
-
 from ...runtime.dtypes import FLOATS
+from ..ir.concats import concatenated, is_concat, memory_of, parts_of
 from ..ir.graph import Call, Map, Operation, Value, View
 from ..ir.index_maps import IndexMap, index_map_of, is_strided
 from ..ir.iteration_space import find_space
@@ -20,7 +19,6 @@ from .greedy import Fusion
 from .group import FusionGroup, same_kind
 from .schedule import needed_in_memory
 
-_cat = torch.ops.aten.cat.default
 _OF_LAUNCH = 1 << 22  # bytes that are moved in the time of a launch
 _ALIGNED = 16  # bytes: operators copy results to slices that begin elsewhere (csrc/operators/program.cpp)
 
@@ -46,29 +44,25 @@ def _maker(fusion: Fusion, call: Operation) -> int | None:
     """Number of the group that makes all inputs of a concatenation, if the call is one and there is one."""
     if not _is_concat(call):
         return None
-    makers = {fusion.group_that_makes(view.value) for view in call.args[0]}
+    makers = {fusion.group_that_makes(view.value) for view in concatenated(call)}
     return next((maker for maker in makers if maker in fusion.groups), None) if len(makers) == 1 else None
 
 
 def _is_concat(call: Operation) -> bool:
     """True for a concatenation whose parts kernels can write. PyTorch also takes parts of no elements and one
     dimension."""
-    if not isinstance(call, Call) or call.operator is not _cat:
+    if not is_concat(call):
         return False
     (result,) = call.results
-    have_its_dims = all(len(view.layout.sizes) == len(result.layout.sizes) for view in call.args[0])
+    have_its_dims = all(len(view.layout.sizes) == len(result.layout.sizes) for view in concatenated(call))
     return result.dtype in FLOATS and result.layout.is_dense and result.layout.numel > 0 and have_its_dims
 
 
-def _parts(call: Call) -> list[tuple[View, View]]:
-    """The concatenated views that have elements, each with its slice of the result."""
-    (result,), views, *dims = call.results, *call.args
-    pairs, offset, strides, dim = [], 0, result.layout.strides, dims[0] if dims else 0
-    for view in views:
-        if view.layout.numel:
-            pairs.append((view, View(result, Layout(view.layout.sizes, strides, offset))))
-        offset += view.layout.sizes[dim] * strides[dim]
-    return pairs
+def _comes_before(fusion: Fusion, number: int, call: Call) -> bool:
+    """True if the group must end before the memory is complete to which the call appends."""
+    memory = memory_of(call.results[0])
+    maker = memory and fusion.group_that_makes(memory.value)
+    return maker is not None and maker != number and bool(fusion.needs[maker] >> number & 1)
 
 
 def _add(fusion: Fusion, group: FusionGroup, numbers: list[int]) -> bool:
@@ -77,7 +71,7 @@ def _add(fusion: Fusion, group: FusionGroup, numbers: list[int]) -> bool:
     calls = [fusion.extern_calls[number] for number in numbers]
     group.live_results -= {view.value for call in calls for view in call.operands} - _read(fusion, numbers)
     for call in calls:
-        for view, part in _parts(call):
+        for view, part in parts_of(call):
             if not _write(fusion, group, call, view, part):
                 group.restore(before)
                 return False
@@ -93,7 +87,7 @@ def _add_to_several(fusion: Fusion, number: int) -> None:
     saves bytes. The result is known after the last of these groups, so it counts as that group's."""
     call, read = fusion.extern_calls[number], _read(fusion, [number])
     before: dict[int, FusionGroup] = {}
-    parts, copied, saved = _parts(call), [], 0
+    parts, copied, saved = parts_of(call), [], 0
     for view, part in parts:
         maker = fusion.group_that_makes(view.value)
         if maker in fusion.groups:
@@ -195,6 +189,8 @@ def _write(fusion: Fusion, group: FusionGroup, call: Call, view: View, part: Vie
     layout = _with_dims_of(source.layout, view.layout, part.layout)
     if layout is None or source.dtype != part.value.dtype or not is_computed(group, source.maker):
         return False
+    if _comes_before(fusion, group.number, call):
+        return False
     index_map = index_map_of(source.layout, layout)
     operation = Map([View(source, source.layout)], "part", lambda x: x)
     value = fusion.graph.value(layout, source.dtype, source.device)
@@ -212,6 +208,8 @@ def _write(fusion: Fusion, group: FusionGroup, call: Call, view: View, part: Vie
     else:
         return False
     group.parts[value] = part
+    if (memory := memory_of(part.value)) is not None:
+        fusion.depend(group.number, [memory])
     return True
 
 

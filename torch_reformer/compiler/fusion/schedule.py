@@ -6,6 +6,7 @@ import heapq
 import itertools
 from collections.abc import Container, Iterable
 
+from ..ir.concats import memory_of
 from ..ir.custom_ops import after
 from ..ir.fake_tensors import Unsupported
 from ..ir.gather import counts_up
@@ -41,6 +42,9 @@ def schedule(fusion: Fusion) -> list[int]:
     for n, group in fusion.groups.items():
         for view in group.parts.values():  # its value is known after all groups that write parts of it
             before[fusion.group_of[view.value.maker]] |= {n} - {fusion.group_of[view.value.maker]}
+            memory = memory_of(view.value)
+            maker = memory and fusion.group_that_makes(memory.value)
+            before[n] |= {maker} - {n, None}
     for n, operation in fusion.extern_calls.items():
         for value in operation.writes:
             for reader in readers.get(value, set()) - {n}:
@@ -103,4 +107,9 @@ def needed_in_memory(fusion: Fusion, groups: Iterable[int]) -> set[Value]:
     values = {view.value for number in groups for view in reads_of(fusion, number)}
     values |= {view.value for view in fusion.graph.output_views()}
     parts = [item for group in fusion.groups.values() for item in group.parts.items()]
+    appended = [view.value for _, view in parts if view.value in values]
+    while appended:  # they lie in the memory of others
+        if (memory := memory_of(appended.pop())) is not None and memory.value not in values:
+            values.add(memory.value)
+            appended.append(memory.value)
     return values | {part for part, view in parts if view.value in values}

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from ..ir.access import Access
+from ..ir.concats import concatenated, is_concat, parts_of
 from ..ir.gather import gather_of
 from ..ir.graph import Casts, Value, View
 from ..ir.layout import Layout
@@ -20,7 +21,7 @@ def bytes_of(views: Iterable[View]) -> int:
 
 def traffic(fusion: Fusion) -> dict[int, tuple[int, int]]:
     """Bytes that each group and call reads, and bytes that it writes."""
-    read = {number: reads_of(fusion, number) for number in (*fusion.groups, *fusion.extern_calls)}
+    read = {number: _read(fusion, number) for number in (*fusion.groups, *fusion.extern_calls)}
     needed = needed_in_memory(fusion, read)
     return {
         number: (
@@ -31,8 +32,15 @@ def traffic(fusion: Fusion) -> dict[int, tuple[int, int]]:
     }
 
 
+def _read(fusion: Fusion, number: int) -> list[View]:
+    call = fusion.extern_calls.get(number)
+    return concatenated(call) if is_concat(call) else reads_of(fusion, number)
+
+
 def _written(fusion: Fusion, number: int, needed: set[Value]) -> int:
     if (operation := fusion.extern_calls.get(number)) is not None:
+        if is_concat(operation):
+            return bytes_of(part.view for part in parts_of(operation))
         results = operation.results
         if isinstance(operation, Casts):
             results = results[: len(operation.inputs)]  # the memory of which they are parts is written once

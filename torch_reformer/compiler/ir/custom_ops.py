@@ -74,6 +74,24 @@ def _(sum: Tensor, one: Tensor, other: Tensor) -> Tensor:
     return torch.empty_like(sum)
 
 
+@torch.library.custom_op("reformer::_append", mutates_args=())
+def _append(
+    memory: Tensor | None, parts: Sequence[Tensor], size: Sequence[int], stride: Sequence[int], dim: int, start: int
+) -> Tensor:
+    """A tensor with room for more parts: what the memory has before `start`, then the parts, along a dimension. What is
+    behind them is not read. A plan writes to the memory in place (ir/concats.py)."""
+    result = parts[0].new_empty_strided(size, stride).zero_() if memory is None else memory.clone()
+    for part in parts:
+        result.narrow(dim, start, part.shape[dim]).copy_(part)
+        start += part.shape[dim]
+    return result
+
+
+@_append.register_fake
+def _(memory, parts, size, stride, dim, start) -> Tensor:
+    return parts[0].new_empty_strided(size, stride)
+
+
 def packed_starts(counts: Iterable[int]) -> list[int]:
     """Where tensors of so many elements begin that are packed into one, and at the end the number of its elements."""
     starts, end = [], 0
@@ -112,3 +130,4 @@ def _unpack(memory: Tensor, size: Sequence[int], stride: Sequence[int], start: i
 pack, unpack = torch.ops.reformer._pack.default, torch.ops.reformer._unpack.default
 after = torch.ops.reformer._after.default
 add_product = torch.ops.reformer._add_product.default
+append = torch.ops.reformer._append.default

@@ -11,7 +11,6 @@ these, whose changes in place autograd has to notice."""
 
 from __future__ import annotations
 
-import itertools
 import operator
 
 import torch
@@ -22,6 +21,7 @@ from ...runtime.dtypes import FLOATS
 from ..ir.custom_ops import FEWEST_PACKED, draw_key, pack, packed_starts, unpack
 from ..ir.fake_tensors import is_plain, layout_of
 from ..ir.fx_utils import base_of, bytes_of, given_again, is_view
+from .saved import save_instead
 
 aten = torch.ops.aten
 _WHOLE_NUMBERS = (draw_key, torch.ops.reformer._row_numbers.default)  # operators whose results are packed, too
@@ -105,28 +105,9 @@ def _pack(forward: GraphModule, backward: GraphModule, nodes: list[Node], source
     with forward.graph.inserting_before(output):
         packed = forward.graph.call_function(pack, (sources,))
     packed.meta["val"] = given_again(packed, {})
-    _replace_results(output, nodes, packed)
 
-    placeholders = {node.name: node for node in backward.graph.find_nodes(op="placeholder")}
-    with backward.graph.inserting_before(placeholders[nodes[0].name]):
-        memory = backward.graph.placeholder(packed.name)
-    assert memory.name == packed.name  # by which AOTAutograd knows it
-    memory.meta["val"] = packed.meta["val"]
-    first = next(node for node in backward.graph.nodes if node.op != "placeholder")
-    for node in nodes:
-        old, value = placeholders[node.name], node.meta["val"]
-        with backward.graph.inserting_before(first):
-            arguments = memory, tuple(value.shape), value.stride(), starts[_source(node)]
-            part = backward.graph.call_function(unpack, arguments)
-        part.meta = dict(old.meta)
-        old.replace_all_uses_with(part)
-        backward.graph.erase_node(old)
+    def part_of(memory: Node, node: Node) -> tuple:
+        value = node.meta["val"]
+        return unpack, (memory, tuple(value.shape), value.stride(), starts[_source(node)])
 
-
-def _replace_results(output: Node, nodes: list[Node], packed: Node) -> None:
-    """Let the graph give one node in place of the first of others, and not the rest."""
-    (results,), notes = output.args, output.meta.get("desc", ())  # other stages give results without notes
-    rest = set(nodes[1:])
-    kept = [pair for pair in itertools.zip_longest(results, notes) if pair[0] not in rest]
-    output.args = (tuple(packed if result is nodes[0] else result for result, _ in kept),)
-    output.meta["desc"] = [note for _, note in kept]
+    save_instead(forward, backward, nodes, packed, part_of)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import torch
 
+from ..ir.concats import pieces
 from ..ir.graph import Call, Conv, Graph, Map, Operation, Reduce, Typed, Value, View, is_removable_cast
 from ..ir.layout import Layout
 
@@ -43,11 +44,11 @@ def _parts(operation: Operation) -> list[View] | None:
         if view.layout != view.value.layout:
             return None
         (view,) = view.value.maker.inputs
-    call = view.value.maker
-    if not isinstance(call, Call) or call.operator is not _cat or call.args[1:] != (1,) or len(call.args[0]) < 2:
+    found, dtype = pieces(view), view.value.dtype
+    if found is None:
         return None
-    parts, dtype = call.args[0], view.value.dtype
-    if view.layout != view.value.layout or any(part.value.dtype != dtype or not part.is_full for part in parts):
+    parts, dim = found
+    if dim != 1 or any(part.value.dtype != dtype or not part.is_full for part in parts):
         return None
     return parts if all(part.layout.numel for part in parts) else None
 
