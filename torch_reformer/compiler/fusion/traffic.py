@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from ..ir.access import Access
-from ..ir.concats import concatenated, is_concat, parts_of
+from ..ir.concats import concatenated, is_concat
 from ..ir.gather import gather_of
 from ..ir.graph import Casts, Value, View
 from ..ir.layout import Layout
@@ -40,7 +40,7 @@ def _read(fusion: Fusion, number: int) -> list[View]:
 def _written(fusion: Fusion, number: int, needed: set[Value]) -> int:
     if (operation := fusion.extern_calls.get(number)) is not None:
         if is_concat(operation):
-            return bytes_of(part.view for part in parts_of(operation))
+            return sum(bytes_of([view]) for view in concatenated(operation))
         results = operation.results
         if isinstance(operation, Casts):
             results = results[: len(operation.inputs)]  # the memory of which they are parts is written once

@@ -7,6 +7,7 @@ this is for those that element-wise operations and reductions read."""
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -51,14 +52,9 @@ def append_parts(forward: GraphModule, backward: GraphModule | None = None, outp
 
     for chain in _chains(forward, may_be_slice):
         memory = _append(forward, chain)
-        saved = [each for each in chain if each.node in output.args[0]]
+        saved = [each.node for each in chain if each.node in output.args[0]]
         if saved:
-            lengths = {each.node: each.node.meta["val"].shape[each.dim] for each in saved}
-
-            def part_of(memory: Node, node: Node, dim: int = chain[0].dim, lengths: dict = lengths) -> tuple:
-                return aten.slice.Tensor, (memory, dim, 0, lengths[node])
-
-            save_instead(forward, backward, [each.node for each in saved], memory, part_of)
+            save_instead(forward, backward, saved, memory, functools.partial(_prefix, dim=chain[0].dim))
         for each in chain:
             forward.graph.erase_node(each.node)
 
@@ -83,12 +79,16 @@ def _chains(module: GraphModule, may_be_slice: Callable[[Node], bool]) -> list[l
 
 
 def _concat(node: Node, known: dict[Node, _Concat]) -> _Concat:
-    parts, *dims = node.args
-    dim = (dims[0] if dims else 0) % node.meta["val"].dim()
+    parts, dim = node.args[0], _dim(node)
     first = known.get(parts[0])
     if first is not None and first.dim == dim:
         return _Concat(node, dim, (*first.parts, *parts[1:]))
     return _Concat(node, dim, tuple(parts))
+
+
+def _dim(node: Node) -> int:
+    dim = node.args[1] if len(node.args) > 1 else 0
+    return dim % node.meta["val"].dim()
 
 
 def _is_appendable(node: Node) -> bool:
@@ -96,8 +96,12 @@ def _is_appendable(node: Node) -> bool:
     value = node.meta["val"]
     if not is_plain(value) or not value.numel() or not value.dim() or "recompute" in node.meta:
         return False
-    parts = [part.meta["val"] for part in node.args[0]]
-    return layout_of(value).is_dense and all((each.dim(), each.dtype) == (value.dim(), value.dtype) for each in parts)
+    layout, parts, dim = layout_of(value), [part.meta["val"] for part in node.args[0]], _dim(node)
+    # Other slices are no rows with gaps: programs that reduce planes would copy them.
+    is_inner, is_outer = layout.strides[dim] == 1, layout.strides[dim] * layout.sizes[dim] == layout.numel
+    if not layout.is_dense or not (is_inner or is_outer):
+        return False
+    return all((each.dim(), each.dtype) == (value.dim(), value.dtype) for each in parts)
 
 
 def _is_read_in_place(node: Node) -> bool:
@@ -128,10 +132,15 @@ def _append(module: GraphModule, chain: list[_Concat]) -> Node:
                 append, (memory, added, list(whole.shape), list(whole.stride()), dim, start)
             )
             memory.meta = dict(node.meta) | {"val": whole.new_empty_strided(whole.shape, whole.stride())}
-            start, done, part = node.meta["val"].shape[dim], len(parts), memory
-            if node is not chain[-1].node:
-                part = module.graph.call_function(aten.slice.Tensor, (memory, dim, 0, start))
-                part.meta = dict(node.meta)
-                part.meta["val"] = given_again(part, {})
+            start, done = node.meta["val"].shape[dim], len(parts)
+            part = _prefix(memory, node, dim)
         node.replace_all_uses_with(part, delete_user_cb=lambda user: user.op != "output")
     return memory
+
+
+def _prefix(memory: Node, node: Node, dim: int) -> Node:
+    """Add the slice of the memory that has what a concatenation has."""
+    part = memory.graph.call_function(aten.slice.Tensor, (memory, dim, 0, node.meta["val"].shape[dim]))
+    part.meta = dict(node.meta)
+    part.meta["val"] = given_again(part, {})
+    return part

@@ -106,8 +106,12 @@ def _pack(forward: GraphModule, backward: GraphModule, nodes: list[Node], source
         packed = forward.graph.call_function(pack, (sources,))
     packed.meta["val"] = given_again(packed, {})
 
-    def part_of(memory: Node, node: Node) -> tuple:
+    start_of = {node.name: starts[_source(node)] for node in nodes}
+
+    def part_of(memory: Node, node: Node) -> Node:
         value = node.meta["val"]
-        return unpack, (memory, tuple(value.shape), value.stride(), starts[_source(node)])
+        part = memory.graph.call_function(unpack, (memory, tuple(value.shape), value.stride(), start_of[node.name]))
+        part.meta = dict(node.meta)
+        return part
 
     save_instead(forward, backward, nodes, packed, part_of)

@@ -7,22 +7,20 @@ from collections.abc import Callable
 
 from torch.fx import GraphModule, Node
 
-from ..ir.fx_utils import given_again
-
 
 def save_instead(
     forward: GraphModule,
     backward: GraphModule,
     nodes: list[Node],
     memory: Node,
-    part_of: Callable[[Node, Node], tuple[Callable, tuple]],
+    part_of: Callable[[Node, Node], Node],
 ) -> None:
     """Let the forward save one tensor in the place of the first of others, and not the rest. AOTAutograd's kinds of
     saved tensors follow each other, so the order of all others stays as it is.
 
     Args:
-        part_of: gives the operator, and its arguments, by which the backward has one of the others as a part of the
-            saved one.
+        part_of: adds the node by which the backward has one of the others, its second argument, as a part of the saved
+            tensor, which is its first.
     """
     (output,) = forward.graph.find_nodes(op="output")
     _replace_results(output, nodes, memory)
@@ -35,8 +33,7 @@ def save_instead(
     for node in nodes:
         old = placeholders[node.name]
         with backward.graph.inserting_before(first):
-            part = backward.graph.call_function(*part_of(saved, node))
-        part.meta = dict(old.meta) | {"val": given_again(part, {})}
+            part = part_of(saved, old)
         old.replace_all_uses_with(part)
         backward.graph.erase_node(old)
 
