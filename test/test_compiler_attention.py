@@ -201,3 +201,13 @@ def test_training():
     model, x = Layers().double(), torch.randn(2, 3, PLACES, 8, dtype=torch.float64)
     run = torch.compile(model, backend=reformer)
     torch.testing.assert_close(step(run, model, [x]), step(model, model, [x]))
+
+
+def test_beside_batched_tensors():
+    """Tensors within `torch.vmap` have no memory of their own."""
+
+    def function(q, given):
+        doubled = torch.vmap(lambda x: x.clone().mul_(2))(q)
+        return F.scaled_dot_product_attention(q, q, q, attn_mask=given[0].expand(PLACES, PLACES)) * doubled.mean()
+
+    assert arguments(function, torch.randn(1, 2, PLACES, 4), torch.ones(1, PLACES).bool()) == [(True, False)]

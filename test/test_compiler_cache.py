@@ -364,6 +364,29 @@ def test_foreign_code_that_changes(name, is_checkpointed, monkeypatch):
         assert torch.equal(x.grad, torch.full((4,), factor))
 
 
+FLOATS = {
+    "clamp": lambda x, c: x.clamp(max=c) * c,
+    "full_like": lambda x, c: torch.full_like(x, c) + c * x,
+    "alpha": lambda x, c: torch.add(x, x, alpha=c) * c,
+    "int": lambda x, c: x * int(c) + c,
+    "comparison": lambda x, c: x * c * (c > 1),
+    "rounded": lambda x, c: x * round(c) + c,
+}
+
+
+@pytest.mark.parametrize("name", FLOATS)
+def test_floats_that_change(name):
+    """AOTAutograd makes constants of some, whose values the cache's key does not have."""
+    torch._dynamo.reset()
+    x = torch.full((2,), 9.0, requires_grad=True)
+    run = torch.compile(FLOATS[name], backend=reformer)
+    for c in (2.0, 2.5, 0.5, 3.0, 0.5):
+        found, expected = (
+            (out := function(x, c), *torch.autograd.grad(out.sum(), x)) for function in (run, FLOATS[name])
+        )
+        torch.testing.assert_close(found, expected)
+
+
 def test_checkpoints_are_cached():
     """PyTorch's functions in checkpoints are identified by PyTorch's version."""
     layer, x = nn.Linear(4, 4), torch.randn(2, 4, requires_grad=True)

@@ -133,3 +133,15 @@ def test_nan_stays_in_its_half():
 
     (found,) = torch.autograd.grad(without_dynamo(function, lambda report: None)(x, weight).sum(), x)
     assert found.isnan().nonzero().tolist() == [[1, 2, 1]]
+
+
+def test_sums_with_numbers_of_sizes():
+    torch._dynamo.reset()
+
+    def function(x):
+        return x.sin() + x.numel()
+
+    x = torch.randn(4, 6, requires_grad=True)
+    found = torch.compile(function, backend="reformer", dynamic=True)(x)
+    torch.testing.assert_close(found, function(x))
+    torch.testing.assert_close(torch.autograd.grad(found.sum(), x), (x.cos(),))

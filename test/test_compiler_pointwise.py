@@ -134,3 +134,13 @@ def test_integers_stay_with_pytorch():
     x = torch.tensor([2**24 + 1, 5, -(2**31)])
     for function in (lambda x: x == 2**24, lambda x: x + 1, lambda x: x % 3, lambda x: x // 2, torch.sign):
         assert torch.equal(without_dynamo(function, lambda _: None)(x), function(x))
+
+
+def test_factors_of_integers_are_truncated():
+    x, y = torch.tensor([3, 4]), torch.tensor([2, 5])
+
+    def function(x, y):
+        return torch.addcmul(x, y, y, value=1.5), torch.addcmul(x * 0.5, y * 1.0, y * 1.0, value=1.5)
+
+    for result, expected in zip(without_dynamo(function, lambda _: None)(x, y), function(x, y), strict=True):
+        assert torch.equal(result, expected) and result.dtype == expected.dtype

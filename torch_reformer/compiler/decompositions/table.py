@@ -61,6 +61,7 @@ def decompositions() -> dict:
     table = dict(core_aten_decompositions()) | get_decompositions(list(_BROKEN_UP))
     table = {op: rule for op, rule in table.items() if getattr(op, "overloadpacket", op) not in _WHOLE}
     table[aten.select_scatter.default] = _in_own_type(table[aten.select_scatter.default])
+    table[aten.addcmul.default] = _unless_truncated(table[aten.addcmul.default])
     table |= {op: _unless_empty(rule) for op, rule in table.items() if getattr(op, "overloadpacket", op) in _MEANS}
     own: dict = norms.changed(table)
     for module in (
@@ -87,6 +88,18 @@ def _in_own_type(rule: Callable) -> Callable:
     @functools.wraps(rule)
     def run(input: Tensor, src: Tensor, *args):
         return rule(input, src.to(input.dtype), *args)
+
+    return run
+
+
+def _unless_truncated(rule: Callable) -> Callable:
+    """A product that is added, times a number, which PyTorch's operator truncates for tensors of integers. The rule
+    refuses that."""
+
+    @functools.wraps(rule)
+    def run(self: Tensor, *factors: Tensor, value=1):
+        is_truncated = isinstance(value, float) and not (self.is_floating_point() or self.is_complex())
+        return NotImplemented if is_truncated else rule(self, *factors, value=value)
 
     return run
 

@@ -51,7 +51,7 @@ def _is_sum(node: Node) -> bool:
 
 def _is_like(one: Node, other: Node) -> bool:
     a, b = one.meta["val"], other.meta["val"]
-    return a.dtype == b.dtype and a.dtype in _FLOATS and a.shape == b.shape
+    return isinstance(a, torch.Tensor) and a.dtype == b.dtype and a.dtype in _FLOATS and a.shape == b.shape
 
 
 def _whole(one: Node, other: Node) -> list[_Slice] | None:

@@ -18,8 +18,11 @@ _WRITES |= {getattr(operator, name) for name in dir(operator) if name.startswith
 
 
 def memory_of(node: Node) -> int | None:
-    """Identity of the node's fake storage, which views share; None if it is no tensor."""
+    """Identity of the node's fake storage, which views share; None if it is no tensor. Within `torch.vmap` that is the
+    storage of all batch elements."""
     fake = node.meta.get("example_value")
+    while isinstance(fake, Tensor) and torch._C._functorch.is_functorch_wrapped_tensor(fake):
+        fake = torch._C._functorch.get_unwrapped(fake)
     return fake.untyped_storage()._cdata if isinstance(fake, Tensor) else None
 
 

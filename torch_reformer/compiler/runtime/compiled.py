@@ -103,6 +103,18 @@ def has_foreign_code(module: GraphModule) -> bool:
     return any(map(_is_foreign_operator, nodes))
 
 
+def _has_floats(module: GraphModule) -> bool:
+    """True if a graph of Dynamo's has floats that change from call to call. AOTAutograd makes a constant of such a
+    float where an operator needs its value, and finds the graph again for other floats: its key has no values of
+    tensors, as which Dynamo gives them."""
+    return any(
+        isinstance(node.meta.get("example_value"), torch.SymFloat)
+        for inner in module.modules()
+        if isinstance(inner, GraphModule)
+        for node in inner.graph.nodes
+    )
+
+
 def _is_foreign_operator(node: Node) -> bool:
     if isinstance(node.target, torch._ops.OpOverload):
         return node.target.namespace not in NAMESPACES
@@ -117,7 +129,7 @@ def cached_by(module: GraphModule, mode: str | None, report: Callable[[Report], 
     key."""
     key = f"{_package()} {mode} {report is not None} {milp.name()} {_attention_kernels()}"
     keys = inductor_config.unsafe_marked_cacheable_functions | {"torch_reformer": key}
-    is_cached = functorch_config.enable_autograd_cache and not has_foreign_code(module)
+    is_cached = functorch_config.enable_autograd_cache and not has_foreign_code(module) and not _has_floats(module)
     token = _reports.set(report)
     try:
         with (
