@@ -36,18 +36,23 @@ PLANTED = {
     "a stage is released too early": (TILES, "wgmma::wait<1>();", "", ANY),
     "a stage is not released": (TILES, "sums.finish();", "sums.finish(); return;", STUCK),
     "boxes are not waited for": (
-        STORE, "tma::wait(memory.full_boxes(group, loads.stage), loads.parity);", ";", ANY),
+        STORE, "tma::wait(memory.full_boxes(group, slot), slots.next.parity);", ";", ANY),
     "boxes are loaded over what is read": (
         TILES, "tma::wait(memory.empty_boxes(group, state.stage), state.parity ^ 1);", "", ANY),
     "boxes are not released": (
-        STORE, "if (lane_id() == 0) tma::arrive(memory.empty_boxes(group, loads.stage));", "", STUCK),
+        STORE, "if (slots.last >= 0) tma::arrive(memory.empty_boxes(group, slots.last));", "", STUCK),
+    "slots are released that were not stored": (STORE, "if (slots.last >= 0) tma::arrive(", "tma::arrive(", ANY),
+    "slots are released before they are stored": (
+        STORE, "tma::wait_for_reads<Memory::kEpilogue.stored>();", "", OVERWRITTEN),
+    "a slot is released with its own store": (
+        STORE, "tma::arrive(memory.empty_boxes(group, slots.last));", "tma::arrive(memory.empty_boxes(group, slot));",
+        ANY),
     "the loader forgets the other's tiles": (
         TILES, "for_each_tile_of(group, load, [](const Tile&) {});", "work.for_each_tile(first, load);", ANY),
     "stores are not waited for": (
         STORE, "if (starts) tma::wait_for_reads<0>();", "", OVERWRITTEN),
     "results are stored before all have written": (
-        STORE, "tma::group_barrier(1 + group, 128);\n    if (starts) thread.store", "if (starts) thread.store",
-        OVERWRITTEN),
+        STORE, "tma::group_barrier(1 + group, 128);\n    if (starts) {", "if (starts) {", OVERWRITTEN),
     "the second tensor takes the first one's box": (
         PROGRAM, "tensors[i], to + i * kTmaBoxBytes", "tensors[i], to", WRONG),
     "rows that don't exist are reduced": (PROGRAM, "add(values[e], rows - first)", "add(values[e], kRows)", WRONG),

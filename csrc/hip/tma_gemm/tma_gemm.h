@@ -15,14 +15,19 @@ constexpr int kTmaMostShared = 227 << 10;
 enum class TmaConsumers : int { cooperative, pingpong };
 
 // The tensors that a program's epilogue accesses by the copy engine, and its values of channels, which are in shared
-// memory.
+// memory. A consumer has a ring of slots, each with boxes for the tensors that are loaded, over which it writes those
+// to be stored. So three or four boxes of a tensor are loaded or stored at a time, in the memory that two of each kind
+// would take.
 struct TmaEpilogue {
   int loaded = 0, stored = 1, channel_values = 0;
+
+  constexpr int boxes() const { return loaded > stored ? loaded : stored; }  // of a slot
+  constexpr int slots() const { return 2 * (loaded + stored) / boxes(); }
 };
 constexpr int kTmaMostLoaded = 2, kTmaMostStored = 2;
 
-// A block's tile and its threads and shared memory: the ring of operands' tiles, then the consumers' boxes, two for
-// each tensor of the epilogue and consumer, values of channels, and barriers.
+// A block's tile and its threads and shared memory: the ring of operands' tiles, then the consumers' slots, values of
+// channels, and barriers.
 //
 // After the consumers come the warps that start copies: of operands and, if the epilogue loads tensors, one for each
 // consumer. Where sums take more registers than each thread gets, these are a whole warpgroup, which gives its
@@ -39,17 +44,16 @@ struct TmaTile {
     return groups() * 128 + (gives_registers() ? 128 : 32 * (1 + (epilogue.loaded ? groups() : 0)));
   }
   constexpr int ring_bytes() const { return stages * (rows + columns) * kTmaDepth * 2; }
-  constexpr int boxes(TmaEpilogue epilogue) const { return 2 * (epilogue.loaded + epilogue.stored); }
   constexpr int channels_at(TmaEpilogue epilogue) const {
-    return ring_bytes() + groups() * boxes(epilogue) * kTmaBoxBytes;
+    return ring_bytes() + groups() * epilogue.slots() * epilogue.boxes() * kTmaBoxBytes;
   }
   constexpr int barriers_at(TmaEpilogue epilogue) const {
     return channels_at(epilogue) + epilogue.channel_values * columns * 4;
   }
-  // Two for each stage, one for each consumer's turn, and two for each of a consumer's two boxes that are loaded.
-  constexpr int barriers() const { return 2 * stages + groups() * 5; }
+  // Two for each stage, one for each consumer's turn, and two for each of its slots.
+  constexpr int barriers(TmaEpilogue epilogue) const { return 2 * stages + groups() * (1 + 2 * epilogue.slots()); }
   constexpr int shared_bytes(TmaEpilogue epilogue = {}) const {
-    return (barriers_at(epilogue) + barriers() * 8 + 15) / 16 * 16;
+    return (barriers_at(epilogue) + barriers(epilogue) * 8 + 15) / 16 * 16;
   }
   // The tile with as many of its stages as leave room for the epilogue.
   constexpr TmaTile with(TmaEpilogue epilogue) const {

@@ -22,33 +22,31 @@ struct TmaShape {
   using Sums = GroupTile<T, kColumns, kBlocks>;
 };
 
-// The block's shared memory. The ring's stages have two barriers each, full and empty; likewise the boxes that are
-// loaded for a consumer, of which it has two for each tensor. A consumer waits for its turn.
+// The block's shared memory. The ring's stages have two barriers each, full and empty; likewise each consumer's slots.
+// A consumer waits for its turn.
 template <class Shape, class Program>
 struct TmaMemory {
   static constexpr TmaTile kTile = Shape::kTile;
   static constexpr TmaEpilogue kEpilogue = Program::kEpilogue;
   static constexpr int kStages = kTile.stages, kGroups = kTile.groups();
   static constexpr int kBytesA = Shape::TileA::kBytes, kBytesB = Shape::TileB::kBytes;
-  static constexpr int kRing = kTile.ring_bytes(), kOfGroup = kTile.boxes(kEpilogue) * kTmaBoxBytes;
+  static constexpr int kSlots = kEpilogue.slots(), kOfSlot = kEpilogue.boxes() * kTmaBoxBytes;
+  static constexpr int kRing = kTile.ring_bytes();
   static constexpr int kChannels = kTile.channels_at(kEpilogue), kBarriers = kTile.barriers_at(kEpilogue);
   unsigned char* memory;
 
   DEVICE typename Shape::TileA a(int stage) const { return {memory + stage * kBytesA}; }
   DEVICE typename Shape::TileB b(int stage) const { return {memory + kStages * kBytesA + stage * kBytesB}; }
-  DEVICE unsigned char* stored(int group, int half) const {
-    return memory + kRing + group * kOfGroup + half * kEpilogue.stored * kTmaBoxBytes;
-  }
-  DEVICE unsigned char* loaded(int group, int half) const {
-    return stored(group, 2) + half * kEpilogue.loaded * kTmaBoxBytes;
-  }
+  DEVICE unsigned char* boxes(int group, int slot) const { return memory + kRing + (group * kSlots + slot) * kOfSlot; }
   DEVICE float* channels() const { return reinterpret_cast<float*>(memory + kChannels); }
 
   DEVICE unsigned full(int stage) const { return tma::shared_address(memory + kBarriers + stage * 8); }
   DEVICE unsigned empty(int stage) const { return full(kStages + stage); }
   DEVICE unsigned turn(int group) const { return full(2 * kStages + group); }
-  DEVICE unsigned full_boxes(int group, int half) const { return full(2 * kStages + kGroups + group * 4 + half); }
-  DEVICE unsigned empty_boxes(int group, int half) const { return full_boxes(group, 2 + half); }
+  DEVICE unsigned full_boxes(int group, int slot) const {
+    return full(2 * kStages + kGroups + group * 2 * kSlots + slot);
+  }
+  DEVICE unsigned empty_boxes(int group, int slot) const { return full_boxes(group, kSlots + slot); }
 
   // arrivals: of warps that have read a stage of the ring.
   DEVICE void init_barriers(int arrivals) const {
@@ -58,9 +56,9 @@ struct TmaMemory {
     }
     for (int group = 0; group < kGroups; ++group) {
       tma::init_barrier(turn(group), 4);
-      for (int half = 0; half < 2; ++half) {
-        tma::init_barrier(full_boxes(group, half), 1);
-        tma::init_barrier(empty_boxes(group, half), 4);
+      for (int slot = 0; slot < kSlots; ++slot) {
+        tma::init_barrier(full_boxes(group, slot), 1);
+        tma::init_barrier(empty_boxes(group, slot), 1);
       }
     }
     tma::publish_barriers();

@@ -145,13 +145,12 @@ struct RunsProgram {
       }
     }
 
-    // Runs the program on box number `box` of the tile, of which this warp has the rows from `row` on. from, to: boxes
-    // of the tensors that were loaded, and of those to be stored.
-    DEVICE void run(const float (&sums)[kColumns / 8][4], int box, const unsigned char* from, unsigned char* to,
-                    int row, int column) const {
+    // Runs the program on box number `box` of the tile, of which this warp has the rows from `row` on. boxes: of the
+    // tensors that were loaded, over which those to be stored are written.
+    DEVICE void run(const float (&sums)[kColumns / 8][4], int box, unsigned char* boxes, int row, int column) const {
       // Without branches, so that instructions of all groups interleave. Columns past the end are not stored.
       UNROLL
-      for (int i = 0; i < 8; i += kGroups) some(sums, box * 8 + i, from, to, row, column + i * 8);
+      for (int i = 0; i < 8; i += kGroups) some(sums, box * 8 + i, boxes, row, column + i * 8);
     }
 
     // Starts to store the boxes.
@@ -174,8 +173,7 @@ struct RunsProgram {
     using Result = typename Program::Result;
 
     // Rows past the end are computed from the tensors of the last row, and not written; likewise columns.
-    DEVICE void some(const float (&sums)[kColumns / 8][4], int first, const unsigned char* from, unsigned char* to,
-                     int row, int column) const {
+    DEVICE void some(const float (&sums)[kColumns / 8][4], int first, unsigned char* boxes, int row, int column) const {
       const int lane = lane_id(), own_row = row + lane / 4, own_column = column + lane % 4 * 2;
       float x[kGroups][2][kAtLeastOne<Program::kLoaded>][2];
       if constexpr (kLoads) {
@@ -189,7 +187,7 @@ struct RunsProgram {
       }
       UNROLL
       for (int i = 0; i < kGroups; i += 2) {
-        read(from, first + i, x[i], x[i + 1]);
+        read(boxes, first + i, x[i], x[i + 1]);
         unsigned words[kEpilogue.stored][4];
         UNROLL
         for (int j = 0; j < 2; ++j) {
@@ -222,7 +220,7 @@ struct RunsProgram {
         }
         UNROLL
         for (int k = 0; k < kEpilogue.stored; ++k)
-          tma::store_matrices<false>(tma::shared_address(to + k * kTmaBoxBytes + place_in_box<false>(first + i)),
+          tma::store_matrices<false>(tma::shared_address(boxes + k * kTmaBoxBytes + place_in_box<false>(first + i)),
                                      words[k][0], words[k][1], words[k][2], words[k][3]);
       }
     }

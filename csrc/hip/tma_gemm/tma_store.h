@@ -39,8 +39,7 @@ class TmaRounds {
       }
     }
   }
-  DEVICE void run(const float (&sums)[kColumns / 8][4], int box, const unsigned char*, unsigned char* to, int,
-                  int) const {
+  DEVICE void run(const float (&sums)[kColumns / 8][4], int box, unsigned char* to, int, int) const {
     UNROLL
     for (int j = box * 8; j < box * 8 + 8; j += 2)
       tma::store_matrices<Work::kTransposed>(
@@ -97,28 +96,40 @@ DEVICE void for_each_box(const Work& work, int row, Function function) {
   }
 }
 
-// Stores a consumer's rows, from `row` on: the boxes go via the two halves of its memory in turns. loads: the state of
-// the boxes that are loaded; half: of those that are stored.
+// The slot of a consumer's next boxes, and the one that it has stored last; -1 if there is none.
+template <int kSlots>
+struct TmaSlots {
+  TmaPipelineState<kSlots> next;
+  int last = -1;
+};
+
+// Stores a consumer's rows, from `row` on.
 template <class Work, class Memory, class Thread>
 DEVICE void store_result(const Work& work, const typename Work::Tile& tile, typename Work::Shape::Sums& sums,
-                         const Memory& memory, TmaPipelineState<2>& loads, int& half, int group, int row,
-                         Thread& thread) {
+                         const Memory& memory, TmaSlots<Memory::kSlots>& slots, int group, int row, Thread& thread) {
+  constexpr bool kLoads = Memory::kEpilogue.loaded > 0;
   const bool starts = thread_id() % 128 == 0;
   thread.begin(sums);
   for_each_box(work, row, [&](int box_row, int column, int block, int box) {
-    unsigned char* const to = memory.stored(group, half);
-    half ^= 1;
-    if constexpr (Memory::kEpilogue.loaded > 0) tma::wait(memory.full_boxes(group, loads.stage), loads.parity);
-    thread.run(sums.sums(block), box, memory.loaded(group, loads.stage), to, box_row + warp_id() % 4 * 16, column);
+    const int slot = slots.next.stage;
+    unsigned char* const boxes = memory.boxes(group, slot);
+    if constexpr (kLoads) tma::wait(memory.full_boxes(group, slot), slots.next.parity);
+    thread.run(sums.sums(block), box, boxes, box_row + warp_id() % 4 * 16, column);
     wgmma::publish();
-    if constexpr (Memory::kEpilogue.loaded > 0) {
-      if (lane_id() == 0) tma::arrive(memory.empty_boxes(group, loads.stage));
-      loads.advance();
-    }
-    if (starts) tma::wait_for_reads<0>();  // behind the barrier the other half may be overwritten
+    if constexpr (!kLoads)
+      if (starts) tma::wait_for_reads<0>();  // behind the barrier the other slot may be overwritten
     tma::group_barrier(1 + group, 128);
-    if (starts) thread.store(tile, tma::shared_address(to), column, box_row);
-    thread.reduce(to, box, box_row);  // before the memory is overwritten
+    if (starts) {
+      thread.store(tile, tma::shared_address(boxes), column, box_row);
+      if constexpr (kLoads) {
+        // The last slot's results are stored then, and behind the barrier no thread reduces them any more.
+        tma::wait_for_reads<Memory::kEpilogue.stored>();
+        if (slots.last >= 0) tma::arrive(memory.empty_boxes(group, slots.last));
+      }
+    }
+    thread.reduce(boxes, box, box_row);
+    slots.last = slot;
+    slots.next.advance();
   });
 }
 

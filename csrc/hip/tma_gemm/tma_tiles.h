@@ -113,13 +113,13 @@ struct TmaBlock {
   // Loads the epilogue's tensors for a consumer, while it multiplies and as it goes on with its epilogue. By one
   // thread.
   DEVICE void load_tensors(int group) const {
-    TmaPipelineState<2> state;
+    TmaPipelineState<Memory::kSlots> state;
     const auto load = [&](const Tile& tile) {
       for_each_box(work, row_of(tile, group), [&](int row, int column, int, int) {
         const unsigned full = memory.full_boxes(group, state.stage);
         tma::wait(memory.empty_boxes(group, state.stage), state.parity ^ 1);
         tma::arrive_expecting(full, Memory::kEpilogue.loaded * kTmaBoxBytes);
-        program.load(tma::shared_address(memory.loaded(group, state.stage)), full, column, row);
+        program.load(tma::shared_address(memory.boxes(group, state.stage)), full, column, row);
         state.advance();
       });
     };
@@ -162,8 +162,8 @@ struct TmaBlock {
     auto epilogue = epilogue_of(program, work, memory);
     typename Shape::Sums sums;
     TmaPipelineState<kTile.stages> state;
-    TmaPipelineState<2> loads;
-    int half = 0, turn = 1 - group;  // the first consumer need not wait for its first turn
+    TmaSlots<Memory::kSlots> slots;
+    int turn = 1 - group;  // the first consumer need not wait for its first turn
     const auto compute = [&](const Tile& tile) {
       multiply(tile, sums, state, group, turn);
       turn ^= 1;
@@ -171,11 +171,11 @@ struct TmaBlock {
       if (Program::kRounds && work.p.partial)
         store_partial(work, sums, row);
       else
-        store_result(work, tile, sums, memory, loads, half, group, row, epilogue);
+        store_result(work, tile, sums, memory, slots, group, row, epilogue);
     };
     for_each_tile_of(group, compute, [&](const Tile& tile) { state.advance(work.steps_of(tile, steps)); });
     if (thread_id() % 128 == 0) tma::wait_for_reads<0>();
-    epilogue.end(memory.stored(group, 0), group, part * kGroups + group, work.column);
+    epilogue.end(memory.boxes(group, 0), group, part * kGroups + group, work.column);
   }
 };
 
