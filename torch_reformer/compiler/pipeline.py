@@ -72,6 +72,7 @@ from .passes import PASSES
 from .pre_grad.attention_masks import simplify_masks
 from .pre_grad.attention_operands import simplify_operands
 from .pre_grad.attention_patterns import replace_written_attention
+from .pre_grad.join_projections import join_projections
 from .pre_grad.own_convolutions import replace_own_convolutions
 from .pre_grad.shared_heads import share_heads
 from .runtime.compiled import Compiled
@@ -90,6 +91,7 @@ def pre_grad(module: GraphModule) -> None:
     attempted(lambda: optional(simplify_masks, module), module)
     attempted(lambda: optional(simplify_operands, module), module)
     attempted(lambda: optional(share_heads, module), module)
+    attempted(lambda: optional(join_projections, module), module)
 
 
 def partition(joint: GraphModule, inputs, packs: bool = True, **options) -> tuple[GraphModule, GraphModule]:

@@ -198,8 +198,12 @@ class _Emitter:
             else:
                 numbers += self.steps.aten(_empty, (layout.sizes, layout.strides), options)
         self.steps.aten(_cast_all, ([self._number(view) for view in operation.inputs], numbers))
-        saved = self.steps.view(memory, operation.results[-1].layout.sizes, (1,)) if operation.has_memory else ()
-        return [*numbers, *saved]
+        memories = zip(operation.spans, operation.results[len(operation.inputs) :], strict=True)
+        spans = [
+            self.steps.view(memory, span.layout.sizes, span.layout.strides, starts[first])
+            for (first, _), span in memories
+        ]
+        return [*numbers, *(number for (number,) in spans)]
 
     def _group(self, group: FusionGroup) -> None:
         """Emit the kernel of a group."""

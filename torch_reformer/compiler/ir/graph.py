@@ -19,7 +19,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -278,14 +278,16 @@ class ConvGrads(Operation):
 @dataclass(eq=False)
 class Casts(_OfInputs):
     """Casts of all inputs, which keep their layouts; a result may have additional rows of zeros at the end of its first
-    dimension. parts: the results are parts of one allocation, which may be one more result (ir/custom_ops.py: pack)."""
+    dimension.
+
+    Args:
+        parts: the results are parts of one allocation (ir/custom_ops.py: packed_starts).
+        spans: each further result is the memory of some of the others, which lie one after the other: the number of the
+            first, and how many these are.
+    """
 
     parts: bool
-
-    @property
-    def has_memory(self) -> bool:
-        """True if the last result is the memory of the first of the others."""
-        return len(self.results) > len(self.inputs)
+    spans: Sequence[tuple[int, int]] = ()
 
 
 @dataclass(eq=False)

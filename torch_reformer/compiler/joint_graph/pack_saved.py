@@ -92,11 +92,17 @@ def _source(node: Node) -> Node:
 
 
 def _is_cast(node: Node) -> bool:
-    """True for a cast of an input between floating-point types."""
-    if node.target is not aten._to_copy.default or node.args[0].op != "placeholder":
+    """True for a cast between floating-point types of an input, or of inputs that are concatenated."""
+    if node.target is not aten._to_copy.default or not _is_given(node.args[0]):
         return False
     given, value = (each.meta["val"].dtype for each in (node.args[0], node))
     return given in FLOATS and value in FLOATS and given != value
+
+
+def _is_given(node: Node) -> bool:
+    if node.target is aten.cat.default and len(node.users) == 1:  # along rows
+        return len(node.args) == 1 and all(part.op == "placeholder" for part in node.args[0])
+    return node.op == "placeholder"
 
 
 def _pack(forward: GraphModule, backward: GraphModule, nodes: list[Node], sources: list[Node]) -> None:

@@ -1,13 +1,15 @@
 """Cast all parameters by one operator, and all gradients by another: under autocast each of them is cast by its own.
 Gradients are results of the graph, or operands of one call, which updates all parameters.
-Such an operator also writes what is saved as one tensor (joint_graph/pack_saved.py)."""
+Such an operator also writes what is saved as one tensor (joint_graph/pack_saved.py), and parameters that a product has
+side by side (pre_grad/join_projections.py)."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 
-from ..ir.custom_ops import FEWEST_PACKED, pack
-from ..ir.graph import Call, Casts, ConvGrads, Graph, Map, Reduce, Value
+from ..ir.concats import is_concat, pieces
+from ..ir.custom_ops import FEWEST_PACKED, pack, packed_starts
+from ..ir.graph import Call, Casts, ConvGrads, Graph, Map, Operation, Reduce, Value, View
 from ..ir.layout import Layout
 
 
@@ -71,20 +73,58 @@ def _is_float_cast(operation) -> bool:
 
 
 def _pack_parameters(graph: Graph, casts: list[Map], saved: list[Call]) -> None:
-    """Replace casts by one Casts, at the place of the first one. Those that are saved as one tensor come first."""
-    at, memory = graph.operations.index(casts[0]), []
+    """Replace casts by one Casts, at the place of the first one. Those that are saved as one tensor come first, and
+    those that are concatenated follow each other."""
+    at, members = graph.operations.index(casts[0]), set(casts)
+    parts = {call: makers for call in graph.operations if (makers := _parts_of(call)) and members.issuperset(makers)}
+    memories: dict[Call, list[Map]] = {}
     for call in saved:
-        makers = [view.value.maker for view in call.operands]
-        if set(makers) <= set(casts) and not memory:
-            casts = [*makers, *(cast for cast in casts if cast not in set(makers))]
-            memory = call.results
-            graph.operations.remove(call)
-    _pack(graph, casts, Casts([cast.inputs[0] for cast in casts], "casts", True), at, memory)
+        makers = [cast for view in call.operands for cast in parts.get(view.value.maker, [view.value.maker])]
+        if members.issuperset(makers) and _starts(makers) == _starts_of_operands(call, parts) and not memories:
+            memories[call] = makers
+    order = list(dict.fromkeys(cast for of in (*memories.values(), *parts.values(), casts) for cast in of))
+    place = {cast: i for i, cast in enumerate(order)}
+    starts = _starts(order)
+    for call, makers in parts.items():
+        ends = [starts[cast] + cast.results[0].layout.numel for cast in makers]
+        if [starts[cast] for cast in makers[1:]] == ends[:-1]:
+            memories[call] = makers
+    spans = [(place[makers[0]], len(makers)) for makers in memories.values()]
+    graph.operations = [operation for operation in graph.operations if operation not in memories]
+    packed = Casts([cast.inputs[0] for cast in order], "casts", True, spans)
+    _pack(graph, order, packed, at, [call.results[0] for call in memories])
+
+
+def _starts(casts: list[Map]) -> dict[Map, int]:
+    """Where the results of casts begin that are packed."""
+    return dict(zip(casts, packed_starts(cast.results[0].layout.numel for cast in casts), strict=False))
+
+
+def _starts_of_operands(call: Call, parts: dict[Call, list[Map]]) -> dict[Map, int]:
+    """Where each cast must begin that is an operand of what is saved, or a part of one."""
+    found = {}
+    for view, start in zip(call.operands, packed_starts(view.elements for view in call.operands), strict=False):
+        for cast in parts.get(view.value.maker, [view.value.maker]):
+            found[cast] = start
+            start += cast.results[0].layout.numel
+    return found
+
+
+def _parts_of(call: Operation) -> list[Operation | None] | None:
+    """What makes the parts of a concatenation that lie one after the other in its result; None for other operations."""
+    if not is_concat(call) or not call.results[0].layout.is_row_major:
+        return None
+    found = pieces(View(call.results[0], call.results[0].layout))
+    if found is None or found[1] or len({view.value for view in found[0]}) < len(found[0]):
+        return None
+    if not all(view.is_full and view.layout.is_row_major for view in found[0]):
+        return None
+    return [view.value.maker for view in found[0]]
 
 
 def _copy(graph: Graph, saved: Call) -> None:
     """Let one Casts copy what is saved as one tensor."""
-    copies = Casts(saved.operands, "casts", True)
+    copies = Casts(saved.operands, "casts", True, [(0, len(saved.operands))])
     layouts = [Layout(view.layout.sizes, view.layout.strides) for view in saved.operands]  # each begins its part
     values = [view.value for view in saved.operands]
     parts = [graph.value(at, each.dtype, each.device) for at, each in zip(layouts, values, strict=True)]
@@ -95,7 +135,7 @@ def _copy(graph: Graph, saved: Call) -> None:
 
 
 def _pack(graph: Graph, casts: list[Map], packed: Casts, at: int, memory: Iterable[Value] = ()) -> None:
-    """Replace casts by one Casts at a place of the graph. memory: its last result."""
+    """Replace casts by one Casts at a place of the graph. memory: its further results."""
     packed.results = [*(cast.results[0] for cast in casts), *memory]
     for result in packed.results:
         result.maker = packed

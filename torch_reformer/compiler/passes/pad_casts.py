@@ -17,8 +17,8 @@ def pad_casts(graph: Graph) -> None:
             continue
         (padded,), source = operation.results, operation.args[0]
         casts = source.value.maker
-        if not isinstance(casts, Casts) or casts.has_memory or not source.is_full or uses[source.value] > 1:
-            continue  # saved memory has its casts at known places
+        if not isinstance(casts, Casts) or casts.spans or not source.is_full or uses[source.value] > 1:
+            continue  # some have known places in saved memory, or lie side by side
         if source.layout.matches(source.value.layout) and padded.layout.is_dense:
             casts.results[casts.results.index(source.value)] = padded
             padded.maker = casts

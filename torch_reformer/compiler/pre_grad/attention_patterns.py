@@ -23,13 +23,13 @@ from ..ir.attention_cost import MOST_KEYS, Attention
 from ..ir.fake_tensors import FakeTensor
 from .attention_bias import Bias, Biases, leading_of
 from .attention_scores import Scores, is_cast, is_reshape, number, scores_of
+from .modes import is_mode
 from .products import Product, View, is_tensor, operation, product_of, swapped, transposition
 from .writes import is_unwritten, may_write, memory_of
 
 _MOST = 65535  # batch elements or heads, each of which is a dimension of a launch
 _LARGEST_HEAD = 256
 _ALIGNED = 8  # elements of a head that fused kernels read at once
-_MODES = ("autocast", "grad", "inference")  # in the names of functions that change how operators run
 
 
 class WrittenAttention(NamedTuple):
@@ -148,7 +148,7 @@ class _Order:
         self._places = {node: place for place, node in enumerate(graph.nodes)}
         fixed = ("placeholder", "get_attr")
         self._writers = [node for node in graph.nodes if node.op not in fixed and may_write(node)]
-        self._modes = [place for node, place in self._places.items() if _is_mode(node)]
+        self._modes = [place for node, place in self._places.items() if is_mode(node)]
 
     def modes_before(self, node: Node) -> int:
         return bisect.bisect_left(self._modes, self._places[node])
@@ -176,11 +176,6 @@ class _Order:
         """True if the graph, or what follows it, may write to a result."""
         later = [writer for writer in self._writers if self._places[writer] > self._places[result]]
         return memory_of(result) in {memory_of(each) for writer in later for each in writer.all_input_nodes}
-
-
-def _is_mode(node: Node) -> bool:
-    """True if operators behind the node may run in another mode than those before it."""
-    return node.op == "call_function" and any(mode in str(node.target) for mode in _MODES)
 
 
 def _replace(attention: WrittenAttention, biases: Biases, order: _Order) -> bool:
