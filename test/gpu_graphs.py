@@ -180,6 +180,17 @@ class Perceptron(nn.Module):
         return (x + self.second(nn.functional.gelu(self.first(x)))).square().mean()
 
 
+class NormalizedRows(nn.Module):
+    """Rows divided by their lengths, which the forward saves: more numbers than those that each kernel recomputes."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.weight = nn.Linear(96, 96), nn.Parameter(torch.ones(96))
+
+    def forward(self, x):
+        return (nn.functional.normalize(self.first(x), dim=-1) * self.weight).sum()
+
+
 class Unrolled(nn.Module):
     """A recurrent layer over embedded ids; its first state comes from the same table."""
 
@@ -257,6 +268,7 @@ if __name__ == "__main__":
     models["messages"] = Messages(), [torch.randn(3000, 64), *edges, torch.zeros(1 << 14)]
     models["talking heads"] = TalkingHeads(), [torch.randn(16, 100, 64)]
     models["perceptron"] = Perceptron(), [torch.randn(8, 32, 64)]
+    models["normalized rows"] = NormalizedRows(), [torch.randn(256, 64, 96)]
     for steps in (7, 8):  # more parts of a concatenation than a program reads (passes/read_parts.py)
         ids = torch.randint(30000, (256, steps)), torch.randint(30000, (256,))
         models[f"unrolled {steps}"] = Unrolled(steps), list(ids)

@@ -55,6 +55,12 @@ def test_gradients_side_by_side():
     assert backward["stitch"] == 1 + 2 and "aten::cat" not in backward  # the others are of the loss and a bias
 
 
+def test_saved_statistics_of_rows():
+    """What is computed of them is computed again by the kernel that reads them; another adds up a parameter's sums."""
+    _, backward = kinds()["normalized rows"]
+    assert backward["stitch"] <= 1 + 1
+
+
 def test_talking_heads():
     """Programs mix heads where they lie, forward one with the softmax. Backward, the program that mixes gradients also
     sums for the weight and the bias; one of the two has the softmax's gradient."""

@@ -9,7 +9,7 @@ import copy
 from ...runtime.sizes import about_cost
 from ..ir.access import Access
 from ..ir.custom_ops import PARTS
-from ..ir.graph import Conv, Graph, Indexed, Map, Operation, Reduce, Value, View
+from ..ir.graph import Conv, Graph, Indexed, Map, Operation, Reduce, Value, View, is_cast
 from ..ir.index_maps import IndexMap, full_map_of, is_strided, operand_maps, result_maps, without
 from ..ir.iteration_space import IterationSpace, find_space, fits
 from ..ir.kernel_limits import LITTLE, MOST_INLINED, MOST_INPUTS, MOST_OPERATIONS, MOST_OUTPUTS
@@ -76,6 +76,24 @@ class Fusion:
                     )
                 if operation.after_reduction:
                     reduced[operation] = max(sizes)
+        readers = self.graph.readers()
+        for operation in reversed(self.graph.operations):
+            if isinstance(operation, Map) and not isinstance(operation, Indexed) and operation.inputs:
+                operation.after_reduction |= self._is_only_repeated(operation, readers)
+
+    @about_cost()
+    def _is_only_repeated(self, operation: Map, readers: dict[Value, list[Operation | None]]) -> bool:
+        """True if all that read the operation's result have many more elements, or are such operations themselves, as
+        those on statistics of rows that a forward saved."""
+        (result,) = operation.results
+        numel, those = result.layout.numel, readers.get(result, [])
+        if any(view.value.layout.numel > numel for view in operation.inputs):
+            return False
+        return bool(those) and all(
+            isinstance(each, Map)
+            and (each.results[0].layout.numel >= _FEW * numel or (each.after_reduction and not is_cast(each)))
+            for each in those
+        )
 
     def run(self) -> None:
         """Put each operation into a group or call; small ones only where their results are needed in memory."""
