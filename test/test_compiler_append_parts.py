@@ -205,3 +205,43 @@ def test_memory_budgets(budget):
     model.norms.eval()  # so that no statistics change between
     expected, found = step(model, model, x), step(compiled, model, x)
     torch.testing.assert_close(found, expected)
+
+
+def crossed(x, y, z, weight):
+    """Concatenations that are later parts of others, and of themselves."""
+    one = torch.cat([x, y], 1)
+    two = torch.cat([one, x], 1)
+    other = torch.cat([y, one], 1)
+    last = torch.cat([y, one, two, one], 1)
+    rows = torch.cat([two, two * 2])
+    return one.sin(), two.cos(), other.exp(), last.tanh(), torch.cat([rows, two]).sin(), torch.cat([one, one], 1) * 3
+
+
+def test_parts_that_are_slices_themselves():
+    check(crossed, appends=6)
+    torch._dynamo.reset()
+    tensors = [torch.randn(2, 4, 6, 5).to(memory_format=torch.channels_last).requires_grad_() for _ in range(3)]
+    found, expected = (
+        torch.autograd.grad(sum(map(torch.sum, function(*tensors, None))), tensors[:2])
+        for function in (torch.compile(crossed, backend="reformer"), crossed)
+    )
+    torch.testing.assert_close(found, expected)
+
+
+def test_only_a_short_one_is_saved():
+    """The backward does not get the memory of all, which is larger."""
+    torch._dynamo.reset()
+    saved = []
+
+    def noted(tensor):
+        saved.append(tensor.shape)
+        return tensor
+
+    def function(x, y):
+        first = torch.cat([x, y])
+        return (first * first).sum() + torch.cat([x, y, *[y.detach() * i for i in range(8)]]).sum()
+
+    x, y = (torch.randn(16, 8, requires_grad=True) for _ in range(2))
+    with torch.autograd.graph.saved_tensors_hooks(noted, lambda each: each):
+        torch.compile(function, backend="reformer")(x, y)
+    assert all(len(shape) < 2 or shape[0] <= 32 for shape in saved)

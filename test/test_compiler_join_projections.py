@@ -108,6 +108,52 @@ def test_as_pytorch(kind, options, forward):
     assert products(reports[0]) == forward
 
 
+WRITES = {
+    "input": lambda x, layer: x.add_(1),
+    "view of it": lambda x, layer: x.view(-1).mul_(-1),
+    "slice of it": lambda x, layer: x.__setitem__((slice(None), 0), 3.0),
+    "weight": lambda x, layer: layer.weight.mul_(-1),
+}
+
+
+@pytest.mark.parametrize("name", WRITES)
+def test_writes_between(name):
+    layers = nn.ModuleList(nn.Linear(64, 64) for _ in range(3))
+
+    def function(x):
+        x = x * 1
+        q = layers[0](x)
+        WRITES[name](x, layers[1])
+        k, v = layers[1](x), layers[2](x)
+        return F.scaled_dot_product_attention(*(each.unflatten(-1, (4, 16)).transpose(1, 2) for each in (q, k, v)))
+
+    weight, x = layers[1].weight.detach().clone(), torch.randn(3, 12, 64)
+    results = []
+    for each in (function, torch.compile(function, backend="reformer")):
+        with torch.no_grad(), torch.autocast("cpu", torch.bfloat16):
+            layers[1].weight.copy_(weight)
+            results.append(each(x))
+    torch.testing.assert_close(*results, rtol=0.05, atol=0.05)
+
+
+CAST = {
+    "transposed": lambda x, a, b: x @ torch.cat([a[:8], b[:8]]).t().bfloat16(),
+    "of columns, viewed": lambda x, a, b: x @ torch.cat([a, b], 1).view(32, 16).bfloat16().t(),
+    "two dimensions": lambda x, a, b: torch.cat([a, b]).view(16, 32).bfloat16(),
+    "whole": lambda x, a, b: x @ torch.cat([a, b]).bfloat16().t(),
+    "of nothing": lambda x, a, b: x @ torch.cat([a, b[:0], b]).bfloat16().t(),
+    "read twice": lambda x, a, b: x @ (both := torch.cat([a, b])).bfloat16().t() + both.sum(),
+    "of columns": lambda x, a, b: x @ torch.cat([a, b], 1).bfloat16(),
+}
+
+
+@pytest.mark.parametrize("name", CAST)
+def test_casts_of_concatenations(name):
+    x, a, b = torch.randn(12, 16).bfloat16(), torch.randn(16, 16), torch.randn(16, 16)
+    found, expected = (function(x, a, b) for function in (torch.compile(CAST[name], backend="reformer"), CAST[name]))
+    torch.testing.assert_close(found, expected, rtol=0.03, atol=0.03)
+
+
 def test_without_autocast():
     """Parameters that are not cast do not lie side by side."""
     model, reports = Attention(), []
@@ -117,13 +163,31 @@ def test_without_autocast():
     assert products(reports[0]) == 8
 
 
-def test_sizes_that_are_not_aligned():
-    model, reports = Attention(width=48), []
+@pytest.mark.parametrize(("width", "forward"), [(16, 4), (48, 4), (80, 4), (144, 4)])
+def test_sizes_whose_biases_have_gaps(width, forward):
+    """Where the casts of biases are packed; they are copied."""
+    model, reports = Attention(width=width), []
     compiled = torch.compile(model, backend="reformer", options={"report": reports.append})
-    x = torch.randn(3, 12, 48)
+    x = torch.randn(3, 12, width)
     with torch.autocast("cpu", torch.bfloat16):
         torch.testing.assert_close(compiled(x, x), model(x, x), rtol=0.05, atol=0.05)
-    assert products(reports[0]) == 8
+    assert products(reports[0]) == forward
+
+
+def test_weights_with_gaps():
+    """Parts of 60 elements would begin at multiples of 64."""
+    layers = nn.ModuleList(nn.Linear(6, 10, bias=False) for _ in range(3))
+    reports = []
+
+    def function(x):
+        q, k, v = (layer(x)[:, None, :, :8] for layer in layers)
+        return F.scaled_dot_product_attention(q, k, v)
+
+    x = torch.randn(3, 12, 6)
+    compiled = torch.compile(function, backend="reformer", options={"report": reports.append})
+    with torch.autocast("cpu", torch.bfloat16):
+        torch.testing.assert_close(compiled(x), function(x), rtol=0.05, atol=0.05)
+    assert products(reports[0]) == 3
 
 
 def test_casts_lie_side_by_side():

@@ -96,8 +96,8 @@ def _add_to_several(fusion: Fusion, number: int) -> None:
                 saved += view.value.bytes * (1 if view.value in read else 2)
                 continue
         copied.append((view, part))
-    if not saved and call.results[0].device.type == "cpu":
-        return  # PyTorch copies rows there by memcpy
+    if not parts or (not saved and call.results[0].device.type == "cpu"):
+        return  # there PyTorch copies rows by memcpy
     copies = _copies(fusion, call, copied)
     if copies is None or saved < _OF_LAUNCH * (len(copies) - 1):
         for maker, group in before.items():

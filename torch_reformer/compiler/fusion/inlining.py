@@ -23,7 +23,7 @@ def is_small(operation: Operation | None) -> bool:
     if isinstance(operation, Indexed):
         return operation.only_chooses
     if sum(isinstance(view.value.maker, Indexed) for view in operation.inputs) > 1:
-        return False  # a concatenation: each part would take one of the few maps that a kernel reads
+        return False  # as a concatenation: each operand would take one of the few maps that a kernel reads
     (result,) = operation.results
     with about_cost():
         has_few = result.layout.numel <= SMALL

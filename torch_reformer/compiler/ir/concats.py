@@ -35,7 +35,7 @@ def concatenated(call: Call) -> list[View]:
 def parts_of(call: Call) -> list[Part]:
     """Those of the concatenated views that have elements."""
     (result,), views = call.results, concatenated(call)
-    dim, start = call.args[4:] if call.operator is append else ((*call.args[1:], 0)[0], 0)
+    dim, start = call.args[4:] if call.operator is append else (_dim(call), 0)
     strides = result.layout.strides
     pairs, offset = [], start * strides[dim]
     for view in views:
@@ -43,6 +43,10 @@ def parts_of(call: Call) -> list[Part]:
             pairs.append(Part(view, View(result, Layout(view.layout.sizes, strides, offset))))
         offset += view.layout.sizes[dim] * strides[dim]
     return pairs
+
+
+def _dim(call: Call) -> int:
+    return (*call.args[1:], 0)[0] % max(len(call.results[0].layout.sizes), 1)
 
 
 def memory_of(value: Value) -> View | None:
@@ -57,8 +61,7 @@ def pieces(view: View) -> tuple[list[View], int] | None:
     if not is_concat(call):
         return None
     if call.operator is _cat:
-        dim = (*call.args[1:], 0)[0] % max(len(view.layout.sizes), 1)
-        return (list(call.args[0]), dim) if view.layout == view.value.layout else None
+        return (list(call.args[0]), _dim(call)) if view.layout == view.value.layout else None
     found, (*_, dim, start) = list(call.args[1]), call.args
     while start:
         call = memory_of(call.results[0]).value.maker

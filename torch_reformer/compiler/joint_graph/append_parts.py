@@ -17,7 +17,7 @@ from torch.fx import GraphModule, Node
 
 from ..ir.custom_ops import append
 from ..ir.fake_tensors import is_plain, layout_of
-from ..ir.fx_utils import REDUCTIONS, given_again, is_element_wise, is_static
+from ..ir.fx_utils import REDUCTIONS, given_again, is_element_wise, is_static, size_of
 from ..ir.layout import Layout
 from .saved import save_instead
 
@@ -50,13 +50,17 @@ def append_parts(forward: GraphModule, backward: GraphModule | None = None, outp
         read = [concat, *([saved_as[concat.name]] if concat.name in saved_as else [])]
         return concat not in given and _is_appendable(concat) and all(map(_is_read_in_place, read))
 
+    slices: dict[Node, Node] = {}  # in place of concatenations, which may be parts of later ones
     for chain in _chains(forward, may_be_slice):
-        memory = _append(forward, chain)
         saved = [each.node for each in chain if each.node in output.args[0]]
+        if saved and size_of(chain[-1].node) > sum(map(size_of, saved)):
+            continue
+        memory = _append(forward, chain, slices)
         if saved:
             save_instead(forward, backward, saved, memory, functools.partial(_prefix, dim=chain[0].dim))
-        for each in chain:
-            forward.graph.erase_node(each.node)
+    for node in reversed(slices):
+        forward.graph.erase_node(node)
+    forward.graph.lint()
 
 
 def _chains(module: GraphModule, may_be_slice: Callable[[Node], bool]) -> list[list[_Concat]]:
@@ -121,19 +125,20 @@ def _continues(later: _Concat, earlier: _Concat) -> bool:
     return Layout(sizes, tuple(long.stride())).packed.matches(layout_of(short))
 
 
-def _append(module: GraphModule, chain: list[_Concat]) -> Node:
-    """Add appends for the concatenations, and let all but the output read these. Returns the last append."""
+def _append(module: GraphModule, chain: list[_Concat], slices: dict[Node, Node]) -> Node:
+    """Add appends for the concatenations, note their slices, which all but the output read, and return the last
+    append."""
     whole: Tensor = chain[-1].node.meta["val"]
     memory, start, done = None, 0, 0
     for node, dim, parts in chain:
         with module.graph.inserting_before(node):
-            added = list(parts[done:])
+            added = [slices.get(part, part) for part in parts[done:]]
             memory = module.graph.call_function(
                 append, (memory, added, list(whole.shape), list(whole.stride()), dim, start)
             )
             memory.meta = dict(node.meta) | {"val": whole.new_empty_strided(whole.shape, whole.stride())}
             start, done = node.meta["val"].shape[dim], len(parts)
-            part = _prefix(memory, node, dim)
+            part = slices[node] = _prefix(memory, node, dim)
         node.replace_all_uses_with(part, delete_user_cb=lambda user: user.op != "output")
     return memory
 

@@ -1,5 +1,5 @@
-"""Concatenate casts of parameters, not parameters that are cast: all casts are one kernel then, which can write those
-of a concatenation side by side (pack_casts.py)."""
+"""Concatenate casts of inputs, such as parameters, instead of casting their concatenation: all casts of parameters are
+one kernel then, which can write those of a concatenation side by side (pack_casts.py)."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ def cast_parts(graph: Graph) -> None:
             graph.operations.append(operation)
             continue
         (result,), (whole,) = operation.results, operation.inputs
-        is_of_inputs = all(view.value in inputs for view in call.args[0])
-        if not is_of_inputs or not whole.is_full or not whole.layout.matches(result.layout):
+        is_of_inputs = all(view.value in inputs and view.layout.numel for view in call.args[0])
+        if not is_of_inputs or whole.layout != call.results[0].layout or not whole.layout.matches(result.layout):
             graph.operations.append(operation)
             continue
         graph.operations.remove(call)

@@ -80,7 +80,9 @@ def _pack_parameters(graph: Graph, casts: list[Map], saved: list[Call]) -> None:
     memories: dict[Call, list[Map]] = {}
     for call in saved:
         makers = [cast for view in call.operands for cast in parts.get(view.value.maker, [view.value.maker])]
-        if members.issuperset(makers) and _starts(makers) == _starts_of_operands(call, parts) and not memories:
+        if memories or not members.issuperset(makers) or len({*makers}) < len(makers):
+            continue  # one is saved of a kind
+        if _starts(makers) == _starts_of_operands(call, parts):
             memories[call] = makers
     order = list(dict.fromkeys(cast for of in (*memories.values(), *parts.values(), casts) for cast in of))
     place = {cast: i for i, cast in enumerate(order)}

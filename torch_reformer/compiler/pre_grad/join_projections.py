@@ -10,6 +10,7 @@ Layers whose results element-wise operations read, as a gated MLP's, stay apart:
 
 from __future__ import annotations
 
+import itertools
 import operator
 from typing import Any
 
@@ -33,6 +34,7 @@ _DEVICES = {"cuda"}  # whose products gain by it
 def join_projections(module: GraphModule) -> None:
     """Change Dynamo's graph: linear layers on GPUs whose parameters autocast casts, which read one tensor and lead to
     the operands of one attention, become one layer, whose result is split."""
+    places = {node: place for place, node in enumerate(module.graph.nodes)}
     joined: set[Node] = set()
     for arguments in attention_calls(module.graph).values():
         operands = [arguments.get(name) for name in ("query", "key", "value")]
@@ -41,8 +43,9 @@ def join_projections(module: GraphModule) -> None:
             if layer not in joined and (kind := _kind(layer)) is not None:
                 kinds.setdefault(kind, []).append(layer)
         for layers in kinds.values():
+            layers.sort(key=places.__getitem__)
             if len(layers) > 1 and _lie_side_by_side(layers) and _can_be_split(layers):
-                _join(sorted(layers, key=list(module.graph.nodes).index))
+                _join(layers)
                 joined |= {*layers}
     if joined:
         module.recompile()
@@ -82,36 +85,35 @@ def _is_parameter(node: Node) -> bool:
 
 
 def _lie_side_by_side(layers: list[Node]) -> bool:
-    """True if there are no gaps between the layers' parameters where these are packed."""
-    for parameters in zip(*(layer.args[1:] for layer in layers), strict=True):
-        counts = [each.meta["example_value"].numel() for each in parameters if each is not None]
-        if packed_starts(counts)[-1:] != [sum(counts)]:
-            return False
-    return True
+    """True if there are no gaps between the layers' weights where these are packed. Biases may be copied."""
+    counts = [layer.args[1].meta["example_value"].numel() for layer in layers]
+    return packed_starts(counts)[-1] == sum(counts)
 
 
 def _can_be_split(layers: list[Node]) -> bool:
-    """True if all that views the layers' results can view slices with gaps between their rows, nothing writes to them,
-    none is a result of the graph, and the layers run in one mode."""
-    places = {node: place for place, node in enumerate(layers[0].graph.nodes)}
+    """True if all that views the results of layers, given in the graph's order, can view slices with gaps between their
+    rows, none is a result of the graph, and nothing writes to them, or to anything or changes modes between them."""
     attentions = attention_calls(layers[0].graph)  # whose results are tensors of their own
-    first, *_, last = sorted(layers, key=places.__getitem__)
     changed: dict[Node, Any] = {}
     width = sum(layer.meta["example_value"].shape[-1] for layer in layers)
     for layer in layers:
         fake = layer.meta["example_value"]
         with fake.fake_mode, torch.no_grad():
             changed[layer] = fake.new_empty((*fake.shape[:-1], width))[..., : fake.shape[-1]]
-    for node, place in places.items():
-        if places[first] < place < places[last] and is_mode(node):
+    left = set(layers)
+    for node in itertools.dropwhile(lambda node: node is not layers[0], layers[0].graph.nodes):
+        left.discard(node)
+        if node in changed:
+            continue
+        if left and (is_mode(node) or may_write(node)):
             return False
-        if node in changed or node in attentions or changed.keys().isdisjoint(node.all_input_nodes):
+        if node in attentions or changed.keys().isdisjoint(node.all_input_nodes):
             continue
         if node.op == "output" or may_write(node):
             return False
         try:
             value = _again(node, changed)
-        except (RuntimeError, ValueError, TypeError, AttributeError):
+        except (RuntimeError, ValueError, TypeError, AttributeError, LookupError):
             return False
         if _memories(value) & {memory for each in changed.values() for memory in _memories(each)}:
             changed[node] = value
@@ -126,7 +128,7 @@ def _memories(value: Any) -> set[int]:
 def _again(node: Node, changed: dict[Node, Any]) -> Any:
     """The node's fake result, computed again. changed: operands' values that differ from those in the graph."""
     values = [changed.get(each, each.meta["example_value"]) for each in node.all_input_nodes]
-    mode = next(each.fake_mode for each in tree_leaves(values) if isinstance(each, FakeTensor))
+    mode = [each.fake_mode for each in tree_leaves(values) if isinstance(each, FakeTensor)][0]
     args, kwargs = map_arg((node.args, node.kwargs), lambda each: changed.get(each, each.meta["example_value"]))
     with mode, torch.no_grad():
         call = getattr(args[0], node.target) if node.op == "call_method" else node.target
