@@ -79,6 +79,7 @@ PRIVATE_TORCH = {
     "compiler/joint_graph/share_equal_nodes.py",
     "compiler/lowering/from_fx.py",
     "compiler/pre_grad/attention_masks.py",
+    "compiler/pre_grad/writes.py",
     "compiler/runtime/compiled.py",
     "compiler/runtime/cuda_graphs.py",
     "compiler/runtime/dynamic.py",

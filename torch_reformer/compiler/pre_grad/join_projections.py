@@ -15,18 +15,16 @@ import operator
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
-from torch._subclasses.fake_tensor import FakeTensor
 from torch.fx import GraphModule, Node
 from torch.fx.node import map_arg
-from torch.utils._pytree import tree_leaves
 
 from ..ir.custom_ops import packed_starts
 from .attention_calls import attention_calls, is_static
 from .modes import is_mode
 from .writes import may_write
 
-_LINEAR = torch._C._nn.linear
 _FARTHEST = 100  # nodes between projections and attention
 _DEVICES = {"cuda"}  # whose products gain by it
 
@@ -59,7 +57,7 @@ def _layers_before(operands: list[Any]) -> list[Node]:
         if node in seen:
             continue
         seen.add(node)
-        if node.target is _LINEAR:
+        if node.target is F.linear:
             layers.append(node)
         elif node.op in ("call_function", "call_method"):
             todo += node.all_input_nodes
@@ -120,17 +118,22 @@ def _can_be_split(layers: list[Node]) -> bool:
     return True
 
 
+def _tensors(value: Any) -> list[Tensor]:
+    if isinstance(value, (list, tuple)):
+        return [tensor for each in value for tensor in _tensors(each)]
+    return [value] if isinstance(value, Tensor) else []
+
+
 def _memories(value: Any) -> set[int]:
     """Identities of the storages of fake tensors."""
-    return {each.untyped_storage()._cdata for each in tree_leaves(value) if isinstance(each, Tensor)}
+    return {each.untyped_storage()._cdata for each in _tensors(value)}
 
 
 def _again(node: Node, changed: dict[Node, Any]) -> Any:
     """The node's fake result, computed again. changed: operands' values that differ from those in the graph."""
-    values = [changed.get(each, each.meta["example_value"]) for each in node.all_input_nodes]
-    mode = [each.fake_mode for each in tree_leaves(values) if isinstance(each, FakeTensor)][0]
     args, kwargs = map_arg((node.args, node.kwargs), lambda each: changed.get(each, each.meta["example_value"]))
-    with mode, torch.no_grad():
+    (first, *_) = _tensors([*args, *kwargs.values()])
+    with first.fake_mode, torch.no_grad():
         call = getattr(args[0], node.target) if node.op == "call_method" else node.target
         return call(*args[node.op == "call_method" :], **kwargs)
 
@@ -152,7 +155,7 @@ def _join(layers: list[Node]) -> None:
             add(torch.cat, [layer.args[place] for layer in layers]) if given is not None else None
             for place, given in enumerate(operands, 1)
         ]
-        whole = graph.call_function(_LINEAR, (input, *parameters))
+        whole = graph.call_function(F.linear, (input, *parameters))
         whole.meta = dict(first.meta)
         fake = first.meta["example_value"]
         with fake.fake_mode:

@@ -104,11 +104,11 @@ def has_foreign_code(module: GraphModule) -> bool:
 
 
 def _has_floats(module: GraphModule) -> bool:
-    """True if a graph of Dynamo's has floats that change from call to call. AOTAutograd makes a constant of such a
-    float where an operator needs its value, and finds the graph again for other floats: its key has no values of
-    tensors, as which Dynamo gives them."""
+    """True if a graph of Dynamo's has floats that change from call to call, which it gives as tensors of one element.
+    AOTAutograd makes a constant of such a float where an operator needs its value, and finds the graph again for other
+    floats, as its key has no values of tensors."""
     return any(
-        isinstance(node.meta.get("example_value"), torch.SymFloat)
+        node.target == "item" and isinstance(node.meta.get("example_value"), torch.SymFloat)
         for inner in module.modules()
         if isinstance(inner, GraphModule)
         for node in inner.graph.nodes
