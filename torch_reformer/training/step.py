@@ -351,7 +351,8 @@ def training_step(
             step returns the same.
         optimizer: any whose step() can be traced, as element-wise ones can. The step() of others runs after the plan,
             with a warning.
-        clip_grad_norm: the largest norm of all gradients, as of torch.nn.utils.clip_grad_norm_.
+        clip_grad_norm: the largest norm of the gradients of all that the optimizer has, as of
+            torch.nn.utils.clip_grad_norm_.
         accumulate: the number of micro-batches into which a batch is split along the first dimension of its tensors.
             The loss is the mean of theirs; what the loss gives besides comes in lists.
         mode: None, "default", or "reduce-overhead", which records the step as a CUDA graph.
