@@ -9,21 +9,19 @@ import copy
 from ...runtime.sizes import about_cost
 from ..ir.access import Access
 from ..ir.custom_ops import PARTS
-from ..ir.graph import Conv, Graph, Indexed, Map, Operation, Reduce, Value, View, is_cast
+from ..ir.graph import Conv, Graph, Indexed, Map, Operation, Reduce, Value, View, is_copy
 from ..ir.index_maps import IndexMap, full_map_of, is_strided, operand_maps, result_maps, without
 from ..ir.iteration_space import IterationSpace, find_space, fits
 from ..ir.kernel_limits import LITTLE, MOST_INLINED, MOST_INPUTS, MOST_OPERATIONS, MOST_OUTPUTS
 from ..ir.product import result_layout
 from ..ir.stages import blamed
 from .group import FusionGroup, has_too_many_strided, is_collective, same_kind
-from .inlining import inlined, is_little, is_small
-
-_FEW = 16  # elements reduced to one, at least, for operations on the reduced values to count as small
+from .inlining import FEW, inlined, is_little, is_small, mark_few
 
 
 def _is_copy(operation: Operation) -> bool:
     """True for a copy in another order, which the kernel that computes its source can write (fuse_copies.py)."""
-    return isinstance(operation, Indexed) or (isinstance(operation, Map) and operation.name == "clone")
+    return isinstance(operation, Indexed) or is_copy(operation)
 
 
 class Fusion:
@@ -58,42 +56,7 @@ class Fusion:
                 self.left[view.value] = self.left.get(view.value, 0) + 1
         for view in graph.output_views():
             self.left[view.value] = self.left.get(view.value, 0) + 1
-        self._mark_after_reductions()
-
-    def _mark_after_reductions(self) -> None:
-        """Mark operations on reduced values, where few elements are left of those that were reduced."""
-        reduced: dict[Operation, int] = {}  # operation -> elements reduced for it
-        for operation in self.graph.operations:
-            if isinstance(operation, Reduce):
-                reduced[operation] = operation.input.elements
-            elif isinstance(operation, Map):
-                sizes = [reduced.get(view.value.maker, 0) for view in operation.inputs]
-                numel = operation.results[0].layout.numel
-                with about_cost():
-                    operation.after_reduction = numel * _FEW <= max(sizes, default=0) and all(
-                        size or view.value.layout.numel <= numel
-                        for size, view in zip(sizes, operation.inputs, strict=True)
-                    )
-                if operation.after_reduction:
-                    reduced[operation] = max(sizes)
-        readers = self.graph.readers()
-        for operation in reversed(self.graph.operations):
-            if isinstance(operation, Map) and not isinstance(operation, Indexed) and operation.inputs:
-                operation.after_reduction |= self._is_only_repeated(operation, readers)
-
-    @about_cost()
-    def _is_only_repeated(self, operation: Map, readers: dict[Value, list[Operation | None]]) -> bool:
-        """True if all that read the operation's result have many more elements, or are such operations themselves, as
-        those on statistics of rows that a forward saved."""
-        (result,) = operation.results
-        numel, those = result.layout.numel, readers.get(result, [])
-        if any(view.value.layout.numel > numel for view in operation.inputs):
-            return False
-        return bool(those) and all(
-            isinstance(each, Map)
-            and (each.results[0].layout.numel >= _FEW * numel or (each.after_reduction and not is_cast(each)))
-            for each in those
-        )
+        mark_few(graph)
 
     def run(self) -> None:
         """Put each operation into a group or call; small ones only where their results are needed in memory."""
@@ -358,7 +321,7 @@ class Fusion:
         for view, _ in inputs:
             needed |= self._before(view.value)
         needed &= ~(self.needs[group.number] | own)
-        return any(needed & groups and numel >= _FEW * group.numel for numel, groups in self._of_size.items())
+        return any(needed & groups and numel >= FEW * group.numel for numel, groups in self._of_size.items())
 
     def _are_available(self, group: FusionGroup, inputs, full_map: IndexMap | None) -> bool:
         """True if no input is known only after the group; its own results may be read element by element."""

@@ -9,10 +9,49 @@ import torch
 
 from ...runtime.sizes import about_cost
 from ..ir.access import Access, composed, operand_of_view
-from ..ir.graph import Indexed, Map, Operation, Random, View, is_cast
+from ..ir.graph import Graph, Indexed, Map, Operation, Random, Reduce, Value, View, is_cast
 from ..ir.index_maps import BY_PLACE, IndexMap, full_map_of, operand_maps
 from ..ir.kernel_limits import LITTLE, SMALL
 from ..ir.layout import Layout
+
+FEW = 16  # elements that are reduced to one, or for which one is repeated, at least, for such numbers to count as few
+
+
+def mark_few(graph: Graph) -> None:
+    """Mark operations on reduced values, where few elements are left of those that were reduced, and those whose
+    results are only repeated (Map.after_reduction)."""
+    reduced: dict[Operation, int] = {}  # operation -> elements reduced for it
+    for operation in graph.operations:
+        if isinstance(operation, Reduce):
+            reduced[operation] = operation.input.elements
+        elif isinstance(operation, Map):
+            sizes = [reduced.get(view.value.maker, 0) for view in operation.inputs]
+            numel = operation.results[0].layout.numel
+            with about_cost():
+                operation.after_reduction = numel * FEW <= max(sizes, default=0) and all(
+                    size or view.value.layout.numel <= numel for size, view in zip(sizes, operation.inputs, strict=True)
+                )
+            if operation.after_reduction:
+                reduced[operation] = max(sizes)
+    readers = graph.readers()
+    for operation in reversed(graph.operations):
+        if isinstance(operation, Map) and not isinstance(operation, Indexed) and operation.inputs:
+            operation.after_reduction |= _is_only_repeated(operation, readers)
+
+
+@about_cost()
+def _is_only_repeated(operation: Map, readers: dict[Value, list[Operation | None]]) -> bool:
+    """True if all that read the operation's result have many more elements, or are such operations themselves, as those
+    on statistics of rows that a forward saved."""
+    (result,) = operation.results
+    numel, those = result.layout.numel, readers.get(result, [])
+    if any(view.value.layout.numel > numel for view in operation.inputs):
+        return False
+    return bool(those) and all(
+        isinstance(each, Map)
+        and (each.results[0].layout.numel >= FEW * numel or (each.after_reduction and not is_cast(each)))
+        for each in those
+    )
 
 
 def is_small(operation: Operation | None) -> bool:

@@ -152,7 +152,8 @@ class Map(_OfInputs):
     """result = expression(*inputs), element by element. Inputs have the result's sizes.
 
     Args:
-        after_reduction: the operation only continues with what others have reduced (fusion/group.py).
+        after_reduction: the operation continues with what others have reduced, or its result is only repeated
+            (fusion/inlining.py).
         rounds: the operation is a cast that the user wrote (joint_graph/user_casts.py).
     """
 
@@ -182,6 +183,11 @@ class Indexed(Map):
 def is_cast(operation: Operation | None) -> bool:
     """True if the operation only changes the data type of its operand."""
     return isinstance(operation, Map) and operation.name in ("cast", "_to_copy") and len(operation.inputs) == 1
+
+
+def is_copy(operation: Operation | None) -> bool:
+    """True for a Map that copies its operand, perhaps to another order of memory."""
+    return isinstance(operation, Map) and operation.name == "clone" and not isinstance(operation, Indexed)
 
 
 def is_removable_cast(operation: Operation | None) -> bool:

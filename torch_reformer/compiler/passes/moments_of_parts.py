@@ -9,7 +9,7 @@ from __future__ import annotations
 import torch
 
 from ..ir.concats import pieces
-from ..ir.graph import Call, Conv, Graph, Indexed, Map, Operation, Reduce, Typed, Value, View, is_removable_cast
+from ..ir.graph import Call, Conv, Graph, Map, Operation, Reduce, Typed, Value, View, is_copy, is_removable_cast
 from ..ir.layout import Layout
 
 _cat = torch.ops.aten.cat.default
@@ -40,7 +40,7 @@ def _parts(operation: Operation) -> list[View] | None:
     if not isinstance(operation, Reduce) or operation.kind != "moments" or operation.over != (0, 2, 3):
         return None
     view = operation.input
-    while is_removable_cast(view.value.maker) or _is_copy(view.value.maker):
+    while is_removable_cast(view.value.maker) or is_copy(view.value.maker):  # slices are copied before they are reduced
         if view.layout != view.value.layout:
             return None
         (view,) = view.value.maker.inputs
@@ -51,11 +51,6 @@ def _parts(operation: Operation) -> list[View] | None:
     if dim != 1 or any(part.value.dtype != dtype or not part.is_full for part in parts):
         return None
     return parts if all(part.layout.numel for part in parts) else None
-
-
-def _is_copy(operation: Operation | None) -> bool:
-    """True for a copy in another order of memory, as slices are copied before they are reduced."""
-    return isinstance(operation, Map) and operation.name == "clone" and not isinstance(operation, Indexed)
 
 
 def _is_free(part: View, known: dict) -> bool:

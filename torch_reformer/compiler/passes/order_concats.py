@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import torch
 
-from ..ir.graph import Call, Graph, Indexed, Map, Operation, Value, View
+from ..ir.graph import Call, Graph, Map, Operation, Value, View, is_copy
 from ..ir.layout import Layout
 from .transpose_products import PRODUCTS
 
@@ -40,9 +40,7 @@ def _order_some(graph: Graph) -> bool:
 
 
 def _is_copy(reader: Operation | None) -> bool:
-    if isinstance(reader, Map):
-        return reader.name == "clone" and not isinstance(reader, Indexed)
-    return isinstance(reader, Call) and reader.operator is _contiguous
+    return is_copy(reader) or (isinstance(reader, Call) and reader.operator is _contiguous)
 
 
 def _order(call: Call, copies: list[Call]) -> tuple[list[View], int, Layout] | None:

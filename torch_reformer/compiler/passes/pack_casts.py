@@ -113,7 +113,7 @@ def _starts_of_operands(call: Call, parts: dict[Call, list[Map]]) -> dict[Map, i
 
 
 def _parts_of(call: Operation) -> list[Operation | None] | None:
-    """What makes the parts of a concatenation that lie one after the other in its result; None for other operations."""
+    """The makers of the parts of a concatenation that lie one after the other in its result; None for others."""
     if not is_concat(call) or not call.results[0].layout.is_row_major:
         return None
     found = pieces(View(call.results[0], call.results[0].layout))

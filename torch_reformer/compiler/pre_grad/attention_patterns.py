@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
-from torch.fx import Graph, GraphModule, Node, map_arg
+from torch.fx import Graph, GraphModule, Node
 
 from ...runtime.dtypes import NARROW
 from ..ir.attention_choice import is_worth_a_call
@@ -23,6 +23,7 @@ from ..ir.attention_cost import MOST_KEYS, Attention
 from ..ir.fake_tensors import FakeTensor
 from .attention_bias import Bias, Biases, leading_of
 from .attention_scores import Scores, is_cast, is_reshape, number, scores_of
+from .fake_results import fake_result
 from .modes import is_mode
 from .products import Product, View, is_tensor, operation, product_of, swapped, transposition
 from .writes import is_unwritten, may_write, memory_of
@@ -188,10 +189,7 @@ def _replace(attention: WrittenAttention, biases: Biases, order: _Order) -> bool
         is_method = isinstance(target, str)
         with graph.inserting_before(result):
             node = graph.create_node("call_method" if is_method else "call_function", target, args, options)
-        fakes = map_arg(args, lambda each: each.meta["example_value"])
-        with fake.fake_mode, torch.no_grad():
-            call = getattr(fakes[0], target) if is_method else target
-            node.meta["example_value"] = call(*fakes[is_method:], **options)
+        node.meta["example_value"] = fake_result(node, fake.fake_mode)
         return node
 
     sizes = _sizes(attention)

@@ -10,18 +10,18 @@ Layers whose results element-wise operations read, as a gated MLP's, stay apart:
 
 from __future__ import annotations
 
-import itertools
 import operator
+from collections.abc import Container
 from typing import Any
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor
 from torch.fx import GraphModule, Node
-from torch.fx.node import map_arg
 
+from ...runtime.dtypes import NARROW
 from ..ir.custom_ops import packed_starts
 from .attention_calls import attention_calls, is_static
+from .fake_results import fake_result, tensors_of
 from .modes import is_mode
 from .writes import may_write
 
@@ -32,9 +32,9 @@ _DEVICES = {"cuda"}  # whose products gain by it
 def join_projections(module: GraphModule) -> None:
     """Change Dynamo's graph: linear layers on GPUs whose parameters autocast casts, which read one tensor and lead to
     the operands of one attention, become one layer, whose result is split."""
-    places = {node: place for place, node in enumerate(module.graph.nodes)}
-    joined: set[Node] = set()
-    for arguments in attention_calls(module.graph).values():
+    nodes, attentions = list(module.graph.nodes), attention_calls(module.graph)
+    places, joined = {node: place for place, node in enumerate(nodes)}, set()
+    for arguments in attentions.values():
         operands = [arguments.get(name) for name in ("query", "key", "value")]
         kinds: dict[tuple, list[Node]] = {}
         for layer in _layers_before(operands):
@@ -42,7 +42,10 @@ def join_projections(module: GraphModule) -> None:
                 kinds.setdefault(kind, []).append(layer)
         for layers in kinds.values():
             layers.sort(key=places.__getitem__)
-            if len(layers) > 1 and _lie_side_by_side(layers) and _can_be_split(layers):
+            between = nodes[places[layers[0]] : places[layers[-1]]]
+            if len(layers) < 2 or not _lie_side_by_side(layers) or any(is_mode(n) or may_write(n) for n in between):
+                continue
+            if _can_be_split(layers, attentions):
                 _join(layers)
                 joined |= {*layers}
     if joined:
@@ -65,12 +68,12 @@ def _layers_before(operands: list[Any]) -> list[Node]:
 
 
 def _kind(layer: Node) -> tuple | None:
-    """What layers have in common that can be one; None for a layer that can't be joined."""
+    """A key that is equal for layers that can be one; None for a layer that can't be joined."""
     input, weight, bias = (*layer.args, None, None)[:3]
     if layer.kwargs or not all(is_static(each) for each in (layer, input, weight)):
         return None
     result, of_weight = layer.meta["example_value"], weight.meta["example_value"]
-    is_cast = of_weight.dtype == torch.float32 and result.dtype in (torch.bfloat16, torch.float16)
+    is_cast = of_weight.dtype == torch.float32 and result.dtype in NARROW
     if not is_cast or result.device.type not in _DEVICES or not _is_parameter(weight):
         return None
     if bias is not None and not _is_parameter(bias):
@@ -88,54 +91,36 @@ def _lie_side_by_side(layers: list[Node]) -> bool:
     return packed_starts(counts)[-1] == sum(counts)
 
 
-def _can_be_split(layers: list[Node]) -> bool:
-    """True if all that views the results of layers, given in the graph's order, can view slices with gaps between their
-    rows, none is a result of the graph, and nothing writes to them, or to anything or changes modes between them."""
-    attentions = attention_calls(layers[0].graph)  # whose results are tensors of their own
+def _can_be_split(layers: list[Node], attentions: Container[Node]) -> bool:
+    """True if all that views the layers' results can view slices with gaps between their rows, nothing writes to them,
+    and none is a result of the graph. attentions: nodes whose results are tensors of their own."""
     changed: dict[Node, Any] = {}
     width = sum(layer.meta["example_value"].shape[-1] for layer in layers)
     for layer in layers:
         fake = layer.meta["example_value"]
         with fake.fake_mode, torch.no_grad():
             changed[layer] = fake.new_empty((*fake.shape[:-1], width))[..., : fake.shape[-1]]
-    left = set(layers)
-    for node in itertools.dropwhile(lambda node: node is not layers[0], layers[0].graph.nodes):
-        left.discard(node)
-        if node in changed:
-            continue
-        if left and (is_mode(node) or may_write(node)):
-            return False
-        if node in attentions or changed.keys().isdisjoint(node.all_input_nodes):
+    memories, mode = _memories([*changed.values()]), fake.fake_mode
+    todo = [user for layer in layers for user in layer.users]
+    while todo:
+        node = todo.pop()
+        if node in attentions:
             continue
         if node.op == "output" or may_write(node):
             return False
         try:
-            value = _again(node, changed)
+            value = fake_result(node, mode, changed)
         except (RuntimeError, ValueError, TypeError, AttributeError, LookupError):
             return False
-        if _memories(value) & {memory for each in changed.values() for memory in _memories(each)}:
+        if not memories.isdisjoint(_memories(value)):
             changed[node] = value
+            todo += node.users
     return True
-
-
-def _tensors(value: Any) -> list[Tensor]:
-    if isinstance(value, (list, tuple)):
-        return [tensor for each in value for tensor in _tensors(each)]
-    return [value] if isinstance(value, Tensor) else []
 
 
 def _memories(value: Any) -> set[int]:
     """Identities of the storages of fake tensors."""
-    return {each.untyped_storage()._cdata for each in _tensors(value)}
-
-
-def _again(node: Node, changed: dict[Node, Any]) -> Any:
-    """The node's fake result, computed again. changed: operands' values that differ from those in the graph."""
-    args, kwargs = map_arg((node.args, node.kwargs), lambda each: changed.get(each, each.meta["example_value"]))
-    (first, *_) = _tensors([*args, *kwargs.values()])
-    with first.fake_mode, torch.no_grad():
-        call = getattr(args[0], node.target) if node.op == "call_method" else node.target
-        return call(*args[node.op == "call_method" :], **kwargs)
+    return {each.untyped_storage()._cdata for each in tensors_of(value)}
 
 
 def _join(layers: list[Node]) -> None:
@@ -143,11 +128,12 @@ def _join(layers: list[Node]) -> None:
     first, graph = layers[0], layers[0].graph
     input, *operands = first.args
     sizes = [layer.args[1].meta["example_value"].shape[0] for layer in layers]
+    fake = first.meta["example_value"]
 
     def add(target, *arguments) -> Node:
         node = graph.call_function(target, arguments)
         node.meta |= {name: first.meta[name] for name in ("stack_trace", "nn_module_stack") if name in first.meta}
-        node.meta["example_value"] = _again(node, {})
+        node.meta["example_value"] = fake_result(node, fake.fake_mode)
         return node
 
     with graph.inserting_before(first):
@@ -157,7 +143,6 @@ def _join(layers: list[Node]) -> None:
         ]
         whole = graph.call_function(F.linear, (input, *parameters))
         whole.meta = dict(first.meta)
-        fake = first.meta["example_value"]
         with fake.fake_mode:
             whole.meta["example_value"] = fake.new_empty((*fake.shape[:-1], sum(sizes)))
         parts = add(torch.split, whole, sizes, -1)
