@@ -26,6 +26,8 @@ FUNCTIONS = {
     "index_select of a table's columns": lambda x: x[0, 0].index_select(1, index()),
     "index": lambda x: x[:, :, index()],
     "index from the end": lambda x: x[..., index() - 8],
+    "index of one place": lambda x: x[:, :, [-2]] * 2,
+    "index of one place, repeated": lambda x: x[..., torch.full((4,), 3)],
     "index, reversed": lambda x: x[:, :, torch.arange(7, -1, -1)],
     "gather": lambda x: x.gather(2, index()[:, None].expand(2, 3, -1, 9)),
     "gather of a part": lambda x: x.gather(2, index()[:, None].expand(1, 2, -1, 5)),

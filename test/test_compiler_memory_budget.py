@@ -68,6 +68,29 @@ def test_results(name, budget, saved):
     torch.testing.assert_close(found, expected, rtol=1e-9, atol=1e-9)
 
 
+class Residuals(nn.Module):
+    """Products of normalised sums, with factors that are learned, as in transformers of images."""
+
+    def __init__(self, blocks: int = 6):
+        super().__init__()
+        self.norms = nn.ModuleList(nn.LayerNorm(32) for _ in range(blocks))
+        self.products = nn.ModuleList(nn.Linear(32, 32) for _ in range(blocks))
+        self.factors = nn.ParameterList(torch.rand(32) for _ in range(blocks))
+
+    def forward(self, x):
+        for norm, product, factor in zip(self.norms, self.products, self.factors, strict=True):
+            x = x + factor * product(norm(x))
+        return x.square().sum()
+
+
+def test_sums_of_residuals_are_computed_again(saved):
+    """Most of the sums that norms read are not saved: they are computed again from the products' results."""
+    model, x = Residuals().double(), torch.randn(4096, 32, dtype=torch.float64)
+    torch.testing.assert_close(outcome(model, [x]), [*step(model, model, [x]), *model.buffers()], rtol=1e-9, atol=1e-9)
+    # What products read and what they give, and statistics; with the norms' inputs, too, it would be 2.9 for each.
+    assert saved[0] <= 2.1 * x.nbytes * len(model.norms)
+
+
 def test_dropout_is_repeated():
     """The gradient uses the mask of the result, although dropout's result is recomputed."""
     layers = [each for _ in range(4) for each in (nn.Dropout(0.5), nn.Tanh())]

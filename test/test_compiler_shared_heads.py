@@ -36,6 +36,8 @@ SHARED = {
     "both": lambda q, k, v: attention(q, repeated(k), interleaved(v)),
     "one tensor": lambda q, k, v: (lambda kv: attention(q, kv, kv))(repeated(k)),
     "needed elsewhere": lambda q, k, v: (lambda k: attention(q, k, repeated(v)) + k)(repeated(k)),
+    "one head for all": lambda q, k, v: attention(q, k[:, :1], v[:, 1:2]),
+    "one head, expanded": lambda q, k, v: attention(q, *(each[:, :1].expand(-1, q.shape[1], -1, -1) for each in (k, v))),
     "contiguous heads": lambda q, k, v: attention(q, repeated(k.contiguous()), repeated(v.contiguous())),
 }
 LEFT = {
@@ -46,6 +48,8 @@ LEFT = {
     "a list of repeats": lambda q, k, v: attention(
         q, *(each.repeat_interleave(torch.tensor([2, 6, 4]), 1, output_size=12) for each in (k, v))
     ),
+    "one head of keys only": lambda q, k, v: attention(q, k[:, :1], repeated(v)),
+    "one batch for all": lambda q, k, v: attention(q, k[:1, :1], v[:1, :1]),
     "expanded batch": lambda q, k, v: attention(
         q, *(each[:1, :, None].expand(BATCH, -1, GROUPS, -1, -1).reshape(q.shape) for each in (k, v))
     ),

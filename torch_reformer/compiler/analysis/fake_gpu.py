@@ -14,6 +14,7 @@ from pathlib import Path
 
 import torch
 from torch._prims_common import are_strides_like_channels_last_or_false
+from torch.fx.experimental import proxy_tensor
 
 from ...runtime import libraries
 from ...runtime.compile_library import CannotCompile
@@ -78,6 +79,7 @@ def answered() -> Iterator[None]:
             (torch.cuda.amp.common, "amp_definitely_not_available", lambda: False),
             (torch.cuda, "is_bf16_supported", lambda *_, **__: True),
             (torch._C, "_conv_determine_backend_memory_format", _convolution_format),  # cuDNN's
+            (proxy_tensor, "CONSTANT_NUMEL_LIMIT", 0),  # constants on the GPU would be computed there
         ):
             stack.callback(setattr, owner, name, getattr(owner, name))
             setattr(owner, name, answer)

@@ -15,6 +15,7 @@ from torch import Tensor
 from torch._ops import OpOverload
 from torch.fx import GraphModule, Node
 
+from ...runtime.dtypes import FLOATS
 from ..ir.custom_ops import CONSTANT
 from ..ir.fake_tensors import real_tensors
 from ..ir.fx_utils import CONSTANTS, base_of, bytes_of
@@ -97,8 +98,15 @@ def _move_to_readers(module: GraphModule, node: Node) -> bool:
 
 def _is_free(node: Node) -> bool:
     """True for one number in all elements, and for numbers of columns: programs have these without reading memory."""
+    if node.target in CONSTANTS:
+        return _is_of_programs(node.meta["val"])
     is_range = node.target in (aten.arange.default, aten.arange.start_step)
-    return node.target in CONSTANTS or (is_range and node.meta["val"].is_floating_point())
+    return is_range and node.meta["val"].is_floating_point()
+
+
+def _is_of_programs(value: Tensor) -> bool:
+    """True for the data types of programs' constants. Integers are indices, which have to be in memory."""
+    return value.dtype in (*FLOATS, torch.bool)
 
 
 def _value(module: GraphModule, node: Node, values: dict[Node, Tensor]) -> Tensor | None:
@@ -133,11 +141,11 @@ def _needed(node: Node, values: dict[Node, Tensor]) -> Iterator[Node]:
 
 
 def _replace(module: GraphModule, node: Node, value: Tensor) -> list[Node]:
-    """Put a constant in the place of the node: an operator that fills, if all elements are equal. The constant, if the
-    graph has it now."""
+    """Put a constant in the place of the node: an operator that fills, if programs have it. The constant, if the graph
+    has it now."""
     fake = node.meta["val"]
     with module.graph.inserting_before(node):
-        if value.is_contiguous() and _is_uniform(value):
+        if value.is_contiguous() and _is_of_programs(value) and _is_uniform(value):
             options, number = {"dtype": value.dtype, "device": fake.device}, value.flatten()[0].item()
             constant = module.graph.call_function(aten.full.default, ([*value.shape], number), options)
         elif fake.device.type == "cuda" and not torch.cuda.is_available():
@@ -156,6 +164,6 @@ def _replace(module: GraphModule, node: Node, value: Tensor) -> list[Node]:
 def _is_uniform(value: Tensor) -> bool:
     """True if all elements are one real number; 0 and -0 are two."""
     first = value.flatten()[:1]
-    if value.is_complex() or not bool((value == first).all()):
+    if not bool((value == first).all()):
         return False
     return not value.is_floating_point() or bool((value.signbit() == first.signbit()).all())

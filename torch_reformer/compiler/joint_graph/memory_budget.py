@@ -99,9 +99,10 @@ def _least(joint: GraphModule, inputs, **options) -> tuple[GraphModule, GraphMod
 
 
 def _min_cut(joint: GraphModule, inputs, **options) -> tuple[GraphModule, GraphModule]:
-    """PyTorch's partition."""
+    """PyTorch's partition. Sums of residuals may be computed again from their parts, which products save anyway: norms
+    then save no fp32 copies of their inputs. PyTorch's limit on long chains keeps some of the sums."""
     share_equal_nodes(joint)
-    with functorch_config.patch(cse=False), fast_minimum_cut():
+    with functorch_config.patch(cse=False, ban_recompute_used_far_apart=False), fast_minimum_cut():
         return min_cut_rematerialization_partition(joint, inputs, **options)
 
 

@@ -1,4 +1,5 @@
-"""Give attention the keys and values that several heads of queries share once, where a model repeats them.
+"""Give attention the keys and values that several heads of queries share once, where a model repeats them, or leaves
+that to broadcasting, for which PyTorch has no fused kernels.
 
 Kernels that support `enable_gqa` read them where they are, and sum their gradients. The choice of a kernel
 (decompositions/attention.py) repeats them again if no such kernel takes the call."""
@@ -18,16 +19,17 @@ _REPEATS = {"repeat_interleave", torch.repeat_interleave}
 
 
 def share_heads(module: GraphModule) -> None:
-    """Change Dynamo's graph: calls of attention on NVIDIA's GPUs whose keys and values are repeated for adjacent heads
-    get those that were repeated."""
+    """Change Dynamo's graph: calls of attention on NVIDIA's GPUs whose keys and values are repeated for adjacent heads,
+    or have one head for all, get those that were repeated."""
     is_changed = False
     for node, arguments in attention_calls(module.graph).items():
         copies = [arguments.get(name) for name in ("key", "value")]
         if arguments.get("enable_gqa") or not _is_of_gpu(arguments.get("query")) or not all(map(is_static, copies)):
             continue
-        if any(_heads(copy) != _heads(arguments["query"]) for copy in copies):
+        if any(not _reads_as(copy, arguments["query"]) for copy in copies):
             continue
-        sources = [_source(copy) for copy in copies]
+        heads = _heads(arguments["query"])
+        sources = [copy if _heads(copy) != heads else _source(copy) for copy in copies]
         if None in sources or len({_heads(source) for source in sources}) > 1:
             continue
         key, value = (_shared(copy, source) for copy, source in zip(copies, sources, strict=True))
@@ -48,12 +50,21 @@ def _is_of_gpu(query: Any) -> bool:
     return fake.dim() == 4 and fake.device.type == "cuda"
 
 
+def _reads_as(keys: Node, query: Node) -> bool:
+    """True for keys or values with the queries' batch and heads, or with one head for all."""
+    of_keys, of_query = (node.meta["example_value"].shape for node in (keys, query))
+    return len(of_keys) == 4 and of_keys[0] == of_query[0] and of_keys[1] in (1, of_query[1])
+
+
 def _source(copy: Node) -> Node | None:
     """The node whose elements a copy repeats for adjacent heads: of four dimensions, or of five, of which the third one
     has one element. None if the copy is another one, or if it is needed, as the source may be written to."""
     if copy.op not in ("call_method", "call_function"):
         return None
     source, *options = copy.args or (None,)
+    if copy.target == "expand":
+        is_repeated = is_static(source) and _reads_as(source, copy) and is_unwritten(copy, source)
+        return source if is_repeated else None
     if copy.target in _RESHAPES and isinstance(source, Node) and source.target == "expand":
         source = source.args[0]
     elif copy.target not in _REPEATS:
