@@ -37,7 +37,9 @@ SHARED = {
     "one tensor": lambda q, k, v: (lambda kv: attention(q, kv, kv))(repeated(k)),
     "needed elsewhere": lambda q, k, v: (lambda k: attention(q, k, repeated(v)) + k)(repeated(k)),
     "one head for all": lambda q, k, v: attention(q, k[:, :1], v[:, 1:2]),
-    "one head, expanded": lambda q, k, v: attention(q, *(each[:, :1].expand(-1, q.shape[1], -1, -1) for each in (k, v))),
+    "one head, expanded": lambda q, k, v: attention(
+        q, *(each[:, :1].expand(-1, q.shape[1], -1, -1) for each in (k, v))
+    ),
     "contiguous heads": lambda q, k, v: attention(q, repeated(k.contiguous()), repeated(v.contiguous())),
 }
 LEFT = {

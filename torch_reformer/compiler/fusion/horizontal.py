@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Iterator
 
 from ...runtime.sizes import about_cost
+from ..ir.concats import concatenated, is_concat
 from ..ir.graph import Reduce, Value
 from ..ir.iteration_space import IterationSpace, find_space, fits
 from ..ir.kernel_limits import LITTLE, MOST_INPUTS, MOST_OPERATIONS, MOST_OUTPUTS
@@ -39,8 +40,8 @@ def fuse_horizontally(fusion: Fusion) -> bool:
 
 @about_cost()
 def _pairs(fusion: Fusion) -> list[tuple[int, int]]:
-    """Pairs of groups that make or read the same tensor, element by element or in parts, or have equally few elements;
-    those that share the most bytes come first."""
+    """Pairs of groups that make or read the same tensor, element by element or in parts, make parts of one concatenation,
+    or have equally few elements; those that share the most bytes come first."""
     users: dict[Value, list[int]] = {}
     for number, group in fusion.groups.items():
         makes = group.makes
@@ -54,6 +55,10 @@ def _pairs(fusion: Fusion) -> list[tuple[int, int]]:
         maker = fusion.group_that_makes(value) if value.maker is not None and len(numbers) > 1 else None
         for pair in itertools.combinations(sorted(numbers[:_MOST_READERS]), 2):
             shared[pair] = shared.get(pair, 0) + value.bytes * (2 if maker in pair else 1)
+    for call in filter(is_concat, fusion.extern_calls.values()):
+        makers = {fusion.group_that_makes(view.value) for view in concatenated(call)} & fusion.groups.keys()
+        for pair in itertools.combinations(sorted(makers), 2):
+            shared.setdefault(pair, 0)
     by_size: dict[int, list[int]] = {}
     for number, group in fusion.groups.items():
         if not group.anchor and group.numel <= LITTLE:

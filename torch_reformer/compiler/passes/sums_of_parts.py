@@ -1,0 +1,96 @@
+"""Replace sums over the rows of a concatenation by the concatenated sums of its parts.
+
+The gradient of a bias is the sum of a gradient that is concatenated, as that of queries, keys and values. Each part is
+summed by the kernel that copies it, which need not choose a part for each element as a program that reads the
+concatenation does (read_parts.py)."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+
+from ..ir.concats import parts_of
+from ..ir.graph import Call, Graph, Map, Operation, Reduce, Typed, Value, View
+from ..ir.layout import Layout
+
+DEVICES = {"cuda"}  # on CPUs PyTorch concatenates by copying whole rows
+_cat = torch.ops.aten.cat.default
+_MOST = 4  # parts, which one kernel copies
+
+
+def sums_of_parts(graph: Graph) -> None:
+    """Change concatenations of what PyTorch's operators give, if only such operators and sums over rows read them."""
+    readers = graph.readers()
+    copies: dict[Value, list[View]] = {}  # of the parts, by the concatenation
+    before, graph.operations = graph.operations, []
+    for operation in before:
+        if _is_copied(operation, readers):
+            (result,) = operation.results
+            copies[result] = [_copy(graph, view, place.layout) for view, place in parts_of(operation)]
+            operation.args = (copies[result], *operation.args[1:])
+        if _is_sum(operation) and operation.input.value in copies:
+            operation = _of_parts(graph, operation, copies[operation.input.value])
+        graph.operations.append(operation)
+
+
+def _is_copied(call: Operation, readers: dict[Value, list[Operation | None]]) -> bool:
+    if not isinstance(call, Call) or call.operator is not _cat or call.results[0].device.type not in DEVICES:
+        return False
+    views = call.args[0]
+    if (
+        not 1 < len(views) <= _MOST
+        or not call.results[0].layout.numel
+        or len({(view.layout.sizes, view.value.dtype) for view in views}) > 1
+    ):
+        return False
+    if not all(isinstance(view.value.maker, (Call, type(None))) for view in views):
+        return False
+    programs = [each for each in readers.get(call.results[0], []) if not isinstance(each, (Call, type(None)))]
+    return bool(programs) and all(_is_sum(each) and _rows(each, call) is not None for each in programs)
+
+
+def _is_sum(operation: Operation) -> bool:
+    return isinstance(operation, Reduce) and operation.kind == "sum"
+
+
+def _rows(sum_: Reduce, call: Call) -> tuple[int, ...] | None:
+    """The dimensions of a part that are summed, if the sum is over rows of memory of which each part has adjacent
+    columns; else None."""
+    (result,), (whole,), read = sum_.results, call.results, sum_.input.layout
+    columns = result.layout.numel
+    if not read.is_row_major or read.numel != whole.layout.numel or sum_.over != tuple(range(len(sum_.over))):
+        return None
+    if not whole.layout.is_dense or not result.layout.is_row_major or result.layout.sizes[-1:] != (columns,):
+        return None
+    *_, last = places = [place.layout for _, place in parts_of(call)]
+    dims = list(zip(last.sizes, last.strides, strict=True))
+    over = tuple(d for d, (size, stride) in enumerate(dims) if size > 1 and stride >= columns)
+    own = [dims[d] for d in range(len(dims)) if d not in over]
+    if not own or not Layout(*map(tuple, zip(*own, strict=True))).is_row_major:
+        return None
+    is_beside = len(places) == len(call.args[0]) and last.offset < columns
+    return over if is_beside and math.prod(dims[d][0] for d in over) * columns == read.numel else None
+
+
+def _copy(graph: Graph, view: View, place: Layout) -> View:
+    """Add a copy of a view in the order of memory that it has in its place."""
+    type = Typed(place.packed, view.value.dtype, view.value.device)
+    (copy,) = graph.add(Map([view], "clone", lambda x: x), [type])
+    return View(copy, copy.layout)
+
+
+def _of_parts(graph: Graph, sum_: Reduce, parts: list[View]) -> Call:
+    """Add the sums of the parts. The concatenation of these, whose result is the sum's value, so that its readers need
+    no change."""
+    (result,), sums = sum_.results, []
+    over = _rows(sum_, sum_.input.value.maker)
+    for part in parts:
+        sizes = tuple(size for d, size in enumerate(part.layout.sizes) if d not in over)
+        type = Typed(Layout.row_major(sizes), result.dtype, result.device)
+        (sum_of_part,) = graph.add(Reduce("sum", part, over), [type])
+        leading = (1,) * (len(result.layout.sizes) - 1)
+        sums.append(View(sum_of_part, Layout.row_major((*leading, math.prod(sizes)))))
+    call = Call(_cat, (sums, -1), {})
+    call.results, result.maker = [result], call
+    return call
