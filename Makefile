@@ -1,7 +1,8 @@
 # Each target first sets up what it needs (.venv, torch, the tools, the native library).
 #   make demo   train a small network with torch_reformer and with PyTorch, side by side
 #   make test   run the fast tests, eight minutes on two idle cores; ARGS="-k conv2d -x" is passed to pytest
-#   make test-all  run these and the slow tests, with more random examples
+#   make test-slow  run the slow tests, twenty minutes, but for those of which each night is enough
+#   make test-all  run all tests, with more random examples
 #   make test-gpu  run the tests that need a GPU
 #   make build  build the native library and the kernels for this machine's GPUs, in place, or for those in
 #               REFORMER_ARCHS="gfx942 sm_90a"
@@ -28,7 +29,7 @@ TORCH ?= $(if $(HAS_GPU),torch>=2.11,torch==2.13.0)
 CPU_INDEX := https://download.pytorch.org/whl/cpu
 PIP := $(BIN)/python -m pip --disable-pip-version-check install -qq
 
-.PHONY: demo test test-all test-gpu build lint format clean
+.PHONY: demo test test-slow test-all test-gpu build lint format clean
 
 demo: build
 	$(BIN)/python -m torch_reformer.demo $(ARGS)
@@ -39,6 +40,9 @@ PYTEST := $(BIN)/python -m pytest -n $(shell nproc 2>/dev/null || echo 1) --dist
 
 test: build
 	$(PYTEST) -m "not slow" $(ARGS)
+
+test-slow: build $(OTHERS)
+	$(PYTEST) -m "slow and not nightly" $(ARGS)
 
 test-all: test $(OTHERS)
 	REFORMER_EXAMPLES=1 $(PYTEST) -m "slow or hypothesis" $(ARGS)

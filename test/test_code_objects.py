@@ -24,6 +24,7 @@ UNFINISHED = {  # file.architecture: known failures of test_registers. Remove th
 # File of kernels that multiply matrices (except those that add up partial sums): prefix of the AMD opcode.
 MATRIX_OPCODES = {"gemm/implicit_gemm": "v_mfma"}
 
+pytestmark = pytest.mark.nightly
 # In CI (CI=1) missing tools are a failure: .ci/run installs them.
 needs_llvm = pytest.mark.skipif(
     find_llvm("llvm-readelf") is None and not os.environ.get("CI"),

@@ -24,7 +24,7 @@ SAMPLES = {True: 3, False: 6}  # of each of these, and of others
 OFFSET, EVERY = 5, 24  # of the others one in so many is tested
 # Memory that nobody wrote; random projections, which differ from run to run, and the errors with them.
 LEFT_OUT = ("empty", "lowrank")
-pytestmark = [needs_aten, of_known_version, pytest.mark.slow]
+pytestmark = [needs_aten, of_known_version, pytest.mark.slow, pytest.mark.nightly]
 
 
 def full_name(op) -> str:

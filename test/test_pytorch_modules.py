@@ -10,7 +10,7 @@ from torch import nn
 
 SAMPLES = 2  # per module, in training and in evaluation
 
-pytestmark = [pytest.mark.slow, of_known_version]
+pytestmark = [pytest.mark.slow, pytest.mark.nightly, of_known_version]
 
 
 def pytest_generate_tests(metafunc):

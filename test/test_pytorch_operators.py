@@ -17,7 +17,7 @@ DYNAMIC = 16  # one of this many operators is tested with symbolic sizes
 
 UNINITIALISED = ("empty", "empty_like", "empty_permuted", "empty_strided", "new_empty", "new_empty_strided")
 
-pytestmark = [pytest.mark.slow, of_known_version]
+pytestmark = [pytest.mark.slow, pytest.mark.nightly, of_known_version]
 
 
 def pytest_generate_tests(metafunc):

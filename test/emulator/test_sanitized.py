@@ -23,7 +23,7 @@ FAMILIES = [
     "test_tma_windows_emulated",
 ]
 
-pytestmark = [emulator.needed, emulator.without_sanitizers]
+pytestmark = [emulator.needed, emulator.without_sanitizers, pytest.mark.nightly]
 
 
 @pytest.mark.slow

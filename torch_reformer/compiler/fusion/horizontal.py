@@ -40,8 +40,8 @@ def fuse_horizontally(fusion: Fusion) -> bool:
 
 @about_cost()
 def _pairs(fusion: Fusion) -> list[tuple[int, int]]:
-    """Pairs of groups that make or read the same tensor, element by element or in parts, make parts of one concatenation,
-    or have equally few elements; those that share the most bytes come first."""
+    """Pairs of groups that make or read the same tensor, element by element or in parts, make parts of one
+    concatenation, or have equally few elements; those that share the most bytes come first."""
     users: dict[Value, list[int]] = {}
     for number, group in fusion.groups.items():
         makes = group.makes
