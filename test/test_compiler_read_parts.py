@@ -288,3 +288,16 @@ STEPS = {
 @example(["heads", "channels", "assignment"], "nchw", (1, 2, 4, 4))  # a copy that its reader recomputed
 def test_chains(names, layout, size):
     check_chain([STEPS[name] for name in names], layout, size, relative=True)
+
+
+def test_parts_of_operators_that_only_an_operator_reads():
+    """Unequal ones are read by one program, equal ones by the kernel that copies all."""
+    x = torch.randn(2, 8, 4, 4, dtype=torch.float64)
+
+    def function(x):
+        passing = x.cumsum(2)
+        return torch.cat([x[:, :2].cumsum(3), passing[:, 2:]], 1).cumsum(0)
+
+    reports = []
+    torch.testing.assert_close(without_dynamo(function, reports.append)(x), function(x))
+    assert not calls(reports) & {"aten::cat"}

@@ -32,7 +32,8 @@ def read_parts(graph: Graph) -> None:
 
 
 def _pays(call: Operation, readers: dict[Value, list[Operation | None]]) -> bool:
-    """True if the operation is a concatenation that is read by programs, or has parts that need not be stored.
+    """True if the operation is a concatenation that is read by programs, has parts that need not be stored, or would be
+    left to PyTorch.
 
     If Maps compute all parts, and others read the result, they write into it (fusion/fuse_concat.py)."""
     if not isinstance(call, Call) or call.operator is not _cat:
@@ -41,11 +42,20 @@ def _pays(call: Operation, readers: dict[Value, list[Operation | None]]) -> bool
     if all(map(_is_program, users)):
         return bool(users)
     makers = [part.value.maker for part in call.args[0]]
-    if any(map(_is_read_through, makers)):
+    if any(map(_is_read_through, makers)) or _is_left(call):
         return True
     return any(map(_is_program, users)) and not all(
         isinstance(maker, Map) and not _is_epilogue(maker) for maker in makers
     )
+
+
+def _is_left(call: Call) -> bool:
+    """True if no kernel would write the parts: programs compute none of them, or only the tensor of which it is a
+    slice, and their sizes differ, so that one kernel does not copy them (fusion/fuse_concat.py). PyTorch's kernels take
+    up to three times as long as one program."""
+    parts = call.args[0]
+    is_written = any(isinstance(part.value.maker, (Map, Reduce)) and part.is_full for part in parts)
+    return len({part.layout.sizes for part in parts}) > 1 and not is_written
 
 
 def _is_program(operation: Operation | None) -> bool:
