@@ -1,4 +1,4 @@
-"""Sums over rows of concatenations are sums of the parts, by the kernel that copies these."""
+"""Sums over rows of concatenations are sums of the parts, by the kernels that compute or copy these."""
 
 import importlib
 
@@ -54,6 +54,9 @@ def one_part_twice(a, b, c):
 
 CHANGED = {
     "columns": lambda *parts: used(torch.cat(parts, -1)),
+    "large, unequal": lambda a, b, c: used(torch.cat([a, b[..., :4].cumsum(0), c], -1)),
+    "large, computed": lambda a, b, c: used(torch.cat([a.tanh(), b[..., :4].cumsum(0) * 2, c.cumsum(0)], -1)),
+    "large, slices": lambda a, b, c: used(torch.cat([(a * 2)[..., :4], b.cumsum(0), c.tanh()[..., 2:5]], -1)),
     **{function.__name__: function for function in (heads, heads_first, kept, twice, one_part_twice)},
 }
 LEFT = {
@@ -73,6 +76,8 @@ LEFT = {
 def test_values(name, width, dtype, monkeypatch):
     """Parts of 6 numbers begin where kernels cannot write them, so they are copied once more."""
     function = (CHANGED | LEFT)[name]
+    if name.startswith("large"):
+        monkeypatch.setattr(sums_of_parts, "_LEAST", 0)
     found = []
     original = sums_of_parts._of_parts
     monkeypatch.setattr(sums_of_parts, "_of_parts", lambda *given: found.append(1) or original(*given))

@@ -1,8 +1,8 @@
 """Replace sums over the rows of a concatenation by the concatenated sums of its parts.
 
 The gradient of a bias is the sum of a gradient that is concatenated, as that of queries, keys and values. Each part is
-summed by the kernel that copies it, which need not choose a part for each element as a program that reads the
-concatenation does (read_parts.py)."""
+summed by the kernel that computes or copies it into the concatenation (fusion/fuse_concat.py). That kernel need not
+choose a part for each element, as a program does that reads the concatenation (read_parts.py)."""
 
 from __future__ import annotations
 
@@ -16,37 +16,38 @@ from ..ir.layout import Layout
 
 DEVICES = {"cuda"}  # on CPUs PyTorch concatenates by copying whole rows
 _cat = torch.ops.aten.cat.default
-_MOST = 4  # parts, which one kernel copies
+_MOST = 4  # parts
+_LEAST = (
+    1 << 24
+)  # elements of a concatenation of unequal parts, which take a kernel each: choosing takes as long as starts
 
 
 def sums_of_parts(graph: Graph) -> None:
-    """Change concatenations of what PyTorch's operators give, if only such operators and sums over rows read them."""
+    """Change concatenations of which programs read only sums over rows."""
     readers = graph.readers()
     copies: dict[Value, list[View]] = {}  # of the parts, by the concatenation
     before, graph.operations = graph.operations, []
     for operation in before:
-        if _is_copied(operation, readers):
+        if _is_summed(operation, readers):
             (result,) = operation.results
-            copies[result] = [_copy(graph, view, place.layout) for view, place in parts_of(operation)]
+            copies[result] = [_computed(graph, view, place.layout) for view, place in parts_of(operation)]
             operation.args = (copies[result], *operation.args[1:])
         if _is_sum(operation) and operation.input.value in copies:
             operation = _of_parts(graph, operation, copies[operation.input.value])
         graph.operations.append(operation)
 
 
-def _is_copied(call: Operation, readers: dict[Value, list[Operation | None]]) -> bool:
+def _is_summed(call: Operation, readers: dict[Value, list[Operation | None]]) -> bool:
+    """True for a concatenation of which programs read but the sums of rows."""
     if not isinstance(call, Call) or call.operator is not _cat or call.results[0].device.type not in DEVICES:
         return False
-    views = call.args[0]
-    if (
-        not 1 < len(views) <= _MOST
-        or not call.results[0].layout.numel
-        or len({(view.layout.sizes, view.value.dtype) for view in views}) > 1
-    ):
+    (whole,), views = call.results, call.args[0]
+    are_equal = len({view.layout.sizes for view in views}) == 1
+    if not 1 < len(views) <= _MOST or not (whole.layout.numel >= _LEAST or (whole.layout.numel and are_equal)):
         return False
-    if not all(isinstance(view.value.maker, (Call, type(None))) for view in views):
+    if any(view.value.dtype != whole.dtype for view in views):
         return False
-    programs = [each for each in readers.get(call.results[0], []) if not isinstance(each, (Call, type(None)))]
+    programs = [each for each in readers.get(whole, []) if not isinstance(each, (Call, type(None)))]
     return bool(programs) and all(_is_sum(each) and _rows(each, call) is not None for each in programs)
 
 
@@ -73,8 +74,10 @@ def _rows(sum_: Reduce, call: Call) -> tuple[int, ...] | None:
     return over if is_beside and math.prod(dims[d][0] for d in over) * columns == read.numel else None
 
 
-def _copy(graph: Graph, view: View, place: Layout) -> View:
-    """Add a copy of a view in the order of memory that it has in its place."""
+def _computed(graph: Graph, view: View, place: Layout) -> View:
+    """The view if a program computes it in the order of memory that it has in its place, else a copy that it adds."""
+    if isinstance(view.value.maker, Map) and view.is_full and view.layout == place.packed:
+        return view
     type = Typed(place.packed, view.value.dtype, view.value.device)
     (copy,) = graph.add(Map([view], "clone", lambda x: x), [type])
     return View(copy, copy.layout)
