@@ -85,13 +85,12 @@ AFTER_FUSION = (fuse_copies, fuse_concats, fuse_transposes, fuse_gathers, choose
 
 
 def pre_grad(module: GraphModule) -> None:
-    """Rewrite Dynamo's graph before autograd sees it."""
+    """Rewrite Dynamo's graph, and those inside it, such as a checkpoint's, before autograd sees them."""
     required(replace_own_convolutions, module)
-    attempted(lambda: optional(replace_written_attention, module), module)
-    attempted(lambda: optional(simplify_masks, module), module)
-    attempted(lambda: optional(simplify_operands, module), module)
-    attempted(lambda: optional(share_heads, module), module)
-    attempted(lambda: optional(join_projections, module), module)
+    rewrites = replace_written_attention, simplify_masks, simplify_operands, share_heads, join_projections
+    for inner in [each for each in module.modules() if isinstance(each, GraphModule)]:
+        for rewrite in rewrites:
+            attempted(functools.partial(optional, rewrite, inner), inner)
 
 
 def partition(joint: GraphModule, inputs, packs: bool = True, **options) -> tuple[GraphModule, GraphModule]:

@@ -7,6 +7,7 @@ bytes are counted, and the estimate includes the bytes that a recomputation move
 from __future__ import annotations
 
 import operator
+from unittest import mock
 
 import torch
 from torch._functorch import config as functorch_config
@@ -19,6 +20,7 @@ from torch.utils.checkpoint import CheckpointPolicy
 from ..ir.device_model import flops_of_operator, kind_of_operator, predicted_us
 from ..ir.fx_utils import base_of, bytes_of, copied
 from .min_cut import fast_minimum_cut
+from .save_random import is_random
 from .share_equal_nodes import share_equal_nodes
 
 _TRIES = 4
@@ -102,8 +104,15 @@ def _min_cut(joint: GraphModule, inputs, **options) -> tuple[GraphModule, GraphM
     """PyTorch's partition. Sums of residuals may be computed again from their parts, which products save anyway: norms
     then save no fp32 copies of their inputs. PyTorch's limit on long chains keeps some of the sums."""
     share_equal_nodes(joint)
-    with functorch_config.patch(cse=False, ban_recompute_used_far_apart=False), fast_minimum_cut():
+    options_of_cut = functorch_config.patch(cse=False, ban_recompute_used_far_apart=False)
+    with options_of_cut, fast_minimum_cut(), mock.patch.object(partitioners, "has_recomputable_rng_ops", _draws_again):
         return min_cut_rematerialization_partition(joint, inputs, **options)
+
+
+def _draws_again(joint: GraphModule) -> bool:
+    """True if a backward computes again what draws from a generator, whose state PyTorch saves then. Attention without
+    dropout draws nothing, though its operators could."""
+    return any(partitioners.must_recompute(node) and is_random(node) for node in joint.graph.nodes)
 
 
 def _copy(joint: GraphModule) -> GraphModule:
