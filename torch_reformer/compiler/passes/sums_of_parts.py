@@ -10,6 +10,7 @@ import math
 
 import torch
 
+from ...runtime.sizes import estimate
 from ..ir.concats import parts_of
 from ..ir.graph import Call, Graph, Map, Operation, Reduce, Typed, Value, View
 from ..ir.layout import Layout
@@ -43,7 +44,9 @@ def _is_summed(call: Operation, readers: dict[Value, list[Operation | None]]) ->
         return False
     (whole,), views = call.results, call.args[0]
     are_equal = len({view.layout.sizes for view in views}) == 1
-    if not 1 < len(views) <= _MOST or not (whole.layout.numel >= _LEAST or (whole.layout.numel and are_equal)):
+    if not 1 < len(views) <= _MOST or not whole.layout.numel:
+        return False
+    if not are_equal and estimate(whole.layout.numel) < _LEAST:
         return False
     if any(view.value.dtype != whole.dtype for view in views):
         return False
