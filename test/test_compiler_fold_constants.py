@@ -77,6 +77,13 @@ def test_one_number_is_filled():
     assert folded(lambda x: [x * torch.zeros(4, 5).add(2).sqrt()], x) == [aten.full.default, aten.mul.Tensor]
 
 
+def test_integers():
+    """One is filled, on the device of its reader; several are indices, which are in memory."""
+    x = torch.randn(4, 5)
+    assert folded(lambda x: [x * (torch.tensor(3) + 1)], x) == [aten.full.default, aten.mul.Tensor]
+    assert folded(lambda x: [x[:, torch.full((3,), 2) + 1]], x) == [aten.index.Tensor]
+
+
 @pytest.mark.parametrize("numbers", [[0.0, -0.0], [float("nan")] * 2, [1.0, 2.0]])
 def test_several_numbers_are_a_tensor(numbers):
     first, second = numbers

@@ -50,6 +50,12 @@ LEFT = {
     "a list of repeats": lambda q, k, v: attention(
         q, *(each.repeat_interleave(torch.tensor([2, 6, 4]), 1, output_size=12) for each in (k, v))
     ),
+    "one head and one row, expanded": lambda q, k, v: attention(
+        q, k[:, :1, :1].expand(-1, q.shape[1], v.shape[2], -1), v[:, :1].expand(-1, q.shape[1], -1, -1)
+    ),
+    "one head and one column, expanded": lambda q, k, v: attention(
+        q, *(each[:, :1, :, :1].expand(-1, q.shape[1], -1, q.shape[3]) for each in (k, v))
+    ),
     "one head of keys only": lambda q, k, v: attention(q, k[:, :1], repeated(v)),
     "one batch for all": lambda q, k, v: attention(q, k[:1, :1], v[:1, :1]),
     "expanded batch": lambda q, k, v: attention(
@@ -64,6 +70,14 @@ def written(q, k, v):
     copies = repeated(k), repeated(v)
     k.zero_()
     return attention(q, *copies)
+
+
+def written_behind(q, k, v):
+    """Keys of one head for all, which PyTorch copies."""
+    k, v = k[:, :1] * 2, v[:, :1] * 2
+    result = attention(q, k, v)
+    k.zero_()
+    return result
 
 
 def given(q, k, v):
@@ -107,9 +121,18 @@ def test_calls(name, monkeypatch):
     assert computed == [name in SHARED]
 
 
-@pytest.mark.parametrize("function", [written, given])
+@pytest.mark.parametrize("function", [written, written_behind, given])
 def test_sources_that_may_change_are_copied(function, monkeypatch):
     assert changed(function, operands(), monkeypatch) == [False]
+
+
+def test_strides_are_kept(monkeypatch):
+    """The result of keys that are broadcast is contiguous, whatever the order of the queries."""
+
+    def function(q, k, v):
+        return attention(q, k[:, :1] * 2, v[:, :1] * 2).view(-1, COLUMNS)
+
+    assert changed(function, operands(), monkeypatch) == [True]
 
 
 def test_no_rows(monkeypatch):

@@ -245,9 +245,9 @@ struct Prepared {
     return 0;
   }
 
-  // Makes the last outputs write to existing tensors: vectors of channels, also of sums and maxima, tensors of more
-  // than 4 dimensions through their placements, and tensors of the result's sizes. If such a tensor is not dense, the
-  // output gets memory of its own.
+  // Makes the last outputs write to existing tensors: vectors of channels, tensors of more than 4 dimensions through
+  // their placements, and tensors of the result's sizes. If such a tensor is not dense, the output gets memory of its
+  // own.
   void write_to(const char* op, const Tensor& like, const std::vector<Tensor>& into, int64_t width) {
     const size_t allocated = call.program.outputs.size() - into.size();
     call.outputs.resize(allocated);
@@ -255,8 +255,8 @@ struct Prepared {
       const ProgramOutput& output = call.program.outputs[allocated + i];
       check_same_device(op, "acc", like, "what is written to", into[i]);
       check_not_freed(op, "what is written to", into[i]);
-      const bool is_vector = output.per == Per::channel && output.kind != Reduction::moments && into[i].dim() == 1 &&
-                             into[i].size(0) == like.size(1) && into[i].is_contiguous();
+      const bool is_vector =
+          output.is_by_channel() && into[i].dim() == 1 && into[i].size(0) == like.size(1) && into[i].is_contiguous();
       const bool is_result = output.is_by_element() && into[i].dim() == 4 && has_sizes(into[i], like.sizes());
       std::optional<Placement> placement;
       if (output.is_by_element() && into[i].dim() > 4 && into[i].numel() == like.numel() && width)

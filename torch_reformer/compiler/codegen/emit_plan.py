@@ -271,9 +271,7 @@ class _Emitter:
         reused = group.reused.get(value)
         if (index_map := group.written_map(value)) is None:
             if value in group.parts:
-                part = group.parts[value]
-                is_full = part.layout.numel == group.numel
-                return self._part(part, space.layout_of("full") if is_full else part.layout)
+                return self._part(group.parts[value], space.layout_of("full"))
             view = reused or group.destinations[value]
             is_full = reused or view.layout.numel == group.numel
             return self._number(view, space.layout_of("full", view.layout.offset) if is_full else None)

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 
 from ...runtime.dtypes import FLOATS
 from ..ir.concats import concatenated, is_concat, memory_of, parts_of
-from ..ir.graph import Call, Map, Operation, Reduce, Value, View
+from ..ir.graph import Call, Map, Operation, Value, View
 from ..ir.index_maps import IndexMap, index_map_of, is_strided
 from ..ir.iteration_space import find_space
 from ..ir.layout import Layout
@@ -186,8 +186,6 @@ def _read(fusion: Fusion, excluded: list[int]) -> set[Value]:
 def _write(fusion: Fusion, group: FusionGroup, call: Call, view: View, part: View) -> bool:
     """Have the group write ``view`` to ``part``, a slice of the call's result; False if it can't."""
     source = view.value
-    if isinstance(source.maker, Reduce):
-        return _write_reduced(fusion, group, call, view, part)
     layout = _with_dims_of(source.layout, view.layout, part.layout)
     if layout is None or source.dtype != part.value.dtype or not is_computed(group, source.maker):
         return False
@@ -212,23 +210,6 @@ def _write(fusion: Fusion, group: FusionGroup, call: Call, view: View, part: Vie
     group.parts[value] = part
     if (memory := memory_of(part.value)) is not None:
         fusion.depend(group.number, [memory])
-    return True
-
-
-def _write_reduced(fusion: Fusion, group: FusionGroup, call: Call, view: View, part: View) -> bool:
-    """Have the group reduce into ``part``, adjacent elements of the call's result; False if it can't."""
-    source = view.value
-    if group.anchor or not any(own is source.maker for own in group.operations) or source in group.destinations:
-        return False
-    layouts = source.layout, view.layout, part.layout
-    if not all(layout.is_row_major for layout in layouts) or len({layout.numel for layout in layouts}) > 1:
-        return False
-    if source in group.parts or source.dtype != part.value.dtype:
-        return False
-    if part.layout.offset * source.dtype.itemsize % _ALIGNED or memory_of(part.value) is not None:
-        return False
-    group.parts[source] = part
-    group.live_results.add(source)
     return True
 
 

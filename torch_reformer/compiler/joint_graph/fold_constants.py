@@ -105,8 +105,9 @@ def _is_free(node: Node) -> bool:
 
 
 def _is_of_programs(value: Tensor) -> bool:
-    """True for the data types of programs' constants. Integers are indices, which have to be in memory."""
-    return value.dtype in (*FLOATS, torch.bool)
+    """True for the data types of programs' constants, and for one number, which operators on GPUs read without memory
+    there. Other integers are indices, which have to be in memory."""
+    return value.dtype in (*FLOATS, torch.bool) or not value.dim()
 
 
 def _value(module: GraphModule, node: Node, values: dict[Node, Tensor]) -> Tensor | None:
@@ -164,6 +165,6 @@ def _replace(module: GraphModule, node: Node, value: Tensor) -> list[Node]:
 def _is_uniform(value: Tensor) -> bool:
     """True if all elements are one real number; 0 and -0 are two."""
     first = value.flatten()[:1]
-    if not bool((value == first).all()):
+    if value.is_complex() or not bool((value == first).all()):
         return False
     return not value.is_floating_point() or bool((value.signbit() == first.signbit()).all())

@@ -13,6 +13,8 @@ import torch
 from ...runtime.sizes import estimate
 from ..ir.concats import parts_of
 from ..ir.graph import Call, Graph, Map, Operation, Reduce, Typed, Value, View
+from ..ir.index_maps import index_map_of, without
+from ..ir.iteration_space import find_space
 from ..ir.layout import Layout
 
 DEVICES = {"cuda"}  # on CPUs PyTorch concatenates by copying whole rows
@@ -51,7 +53,9 @@ def _is_summed(call: Operation, readers: dict[Value, list[Operation | None]]) ->
     if any(view.value.dtype != whole.dtype for view in views):
         return False
     programs = [each for each in readers.get(whole, []) if not isinstance(each, (Call, type(None)))]
-    return bool(programs) and all(_is_sum(each) and _rows(each, call) is not None for each in programs)
+    if not programs or not all(_is_sum(each) and _rows(each, call) is not None for each in programs):
+        return False
+    return all(_is_copied_and_summed(*part, _rows(each, call)) for part in parts_of(call) for each in programs)
 
 
 def _is_sum(operation: Operation) -> bool:
@@ -75,6 +79,12 @@ def _rows(sum_: Reduce, call: Call) -> tuple[int, ...] | None:
         return None
     is_beside = len(places) == len(call.args[0]) and last.offset < columns
     return over if is_beside and math.prod(dims[d][0] for d in over) * columns == read.numel else None
+
+
+def _is_copied_and_summed(view: View, place: View, over: tuple[int, ...]) -> bool:
+    """True if one kernel can copy the view to the order of memory of its place, and sum these dimensions."""
+    layout = place.layout.packed
+    return find_space(layout.numel, {index_map_of(layout, view.layout)}, {without(layout, over)}) is not None
 
 
 def _computed(graph: Graph, view: View, place: Layout) -> View:

@@ -28,12 +28,14 @@ def share_heads(module: GraphModule) -> None:
             continue
         if any(not _reads_as(copy, arguments["query"]) for copy in copies):
             continue
-        heads = _heads(arguments["query"])
-        sources = [copy if _heads(copy) != heads else _source(copy) for copy in copies]
+        is_broadcast = any(_heads(copy) != _heads(arguments["query"]) for copy in copies)
+        sources = [_broadcast(copy, node) if is_broadcast else _source(copy) for copy in copies]
         if None in sources or len({_heads(source) for source in sources}) > 1:
             continue
         key, value = (_shared(copy, source) for copy, source in zip(copies, sources, strict=True))
         node.args, node.kwargs = (), arguments | {"key": key, "value": value, "enable_gqa": True}
+        if is_broadcast:
+            _keep_strides(node)
         for copy in dict.fromkeys(copies):
             if not copy.users:
                 module.graph.erase_node(copy)
@@ -56,6 +58,20 @@ def _reads_as(keys: Node, query: Node) -> bool:
     return len(of_keys) == 4 and of_keys[0] == of_query[0] and of_keys[1] in (1, of_query[1])
 
 
+def _broadcast(keys: Node, call: Node) -> Node | None:
+    """Keys or values of one head for all; None for others, or if they may be written to: PyTorch copies them."""
+    return keys if _heads(keys) == 1 and is_unwritten(call, keys) else None
+
+
+def _keep_strides(call: Node) -> None:
+    """Copy the result of a call to the order in which PyTorch's products gave it; fused kernels follow the queries."""
+    if call.meta["example_value"].is_contiguous():
+        with call.graph.inserting_after(call):
+            copy = call.graph.call_method("contiguous", (call,))
+        copy.meta["example_value"] = call.meta["example_value"]
+        call.replace_all_uses_with(copy, delete_user_cb=lambda user: user is not copy)
+
+
 def _source(copy: Node) -> Node | None:
     """The node whose elements a copy repeats for adjacent heads: of four dimensions, or of five, of which the third one
     has one element. None if the copy is another one, or if it is needed, as the source may be written to."""
@@ -63,8 +79,10 @@ def _source(copy: Node) -> Node | None:
         return None
     source, *options = copy.args or (None,)
     if copy.target == "expand":
-        is_repeated = is_static(source) and _reads_as(source, copy) and is_unwritten(copy, source)
-        return source if is_repeated else None
+        if not is_static(source) or not _reads_as(source, copy) or not is_unwritten(copy, source):
+            return None
+        rows, repeated_rows = (node.meta["example_value"].shape[2:] for node in (source, copy))
+        return source if rows == repeated_rows else None
     if copy.target in _RESHAPES and isinstance(source, Node) and source.target == "expand":
         source = source.args[0]
     elif copy.target not in _REPEATS:
