@@ -24,6 +24,8 @@ from .save_random import is_random
 from .share_equal_nodes import share_equal_nodes
 
 _TRIES = 4
+_LARGE = 1 << 22  # bytes that are moved in the time of a launch: kernels for smaller tensors cost more than they save
+_add = torch.ops.aten.add.Tensor
 
 
 class _Estimator(getattr(partitioners, "CustomRuntimeEstimator", object)):
@@ -101,10 +103,13 @@ def _least(joint: GraphModule, inputs, **options) -> tuple[GraphModule, GraphMod
 
 
 def _min_cut(joint: GraphModule, inputs, **options) -> tuple[GraphModule, GraphModule]:
-    """PyTorch's partition. Sums of residuals may be computed again from their parts, which products save anyway: norms
-    then save no fp32 copies of their inputs. PyTorch's limit on long chains keeps some of the sums."""
+    """PyTorch's partition. Large sums of residuals may be computed again from their parts, which products save anyway:
+    norms then save no fp32 copies of their inputs. PyTorch's limit on long chains keeps some of the sums."""
     share_equal_nodes(joint)
-    options_of_cut = functorch_config.patch(cse=False, ban_recompute_used_far_apart=False)
+    additions = joint.graph.find_nodes(op="call_function", target=_add)
+    sums = [bytes_of(node) for node in additions if node.meta.get("partitioner_tag") != "is_backward"]
+    has_large_sums = any(isinstance(bytes, int) and bytes >= _LARGE for bytes in sums)
+    options_of_cut = functorch_config.patch(cse=False, ban_recompute_used_far_apart=not has_large_sums)
     with options_of_cut, fast_minimum_cut(), mock.patch.object(partitioners, "has_recomputable_rng_ops", _draws_again):
         return min_cut_rematerialization_partition(joint, inputs, **options)
 

@@ -20,9 +20,9 @@ from ..ir.layout import Layout
 DEVICES = {"cuda"}  # on CPUs PyTorch concatenates by copying whole rows
 _cat = torch.ops.aten.cat.default
 _MOST = 4  # parts
-_LEAST = (
-    1 << 24
-)  # elements of a concatenation of unequal parts, which take a kernel each: choosing takes as long as starts
+# Elements of a concatenation of equal parts, and of unequal ones, which take a kernel each: choosing a part for each
+# element takes as long as the kernels' starts.
+_LEAST, _LEAST_OF_UNEQUAL = 1 << 22, 1 << 24
 
 
 def sums_of_parts(graph: Graph) -> None:
@@ -48,7 +48,7 @@ def _is_summed(call: Operation, readers: dict[Value, list[Operation | None]]) ->
     are_equal = len({view.layout.sizes for view in views}) == 1
     if not 1 < len(views) <= _MOST or not whole.layout.numel:
         return False
-    if not are_equal and estimate(whole.layout.numel) < _LEAST:
+    if estimate(whole.layout.numel) < (_LEAST if are_equal else _LEAST_OF_UNEQUAL):
         return False
     if any(view.value.dtype != whole.dtype for view in views):
         return False
