@@ -10,6 +10,11 @@ from torch_reformer.runtime import aten
 
 # CI builds the library, so there its absence is a failure.
 needs_aten = pytest.mark.skipif(aten.library is None and not os.environ.get("CI"), reason=aten.missing)
+# pyproject.toml's group of developers has both.
+needs_solver = pytest.mark.skipif(
+    not any(map(importlib.util.find_spec, ("highspy", "scipy"))) and not os.environ.get("CI"),
+    reason="neither highspy nor SciPy is installed",
+)
 # Libraries that stand in for a GPU's backend: a torch that is built for GPUs has its own.
 needs_cpu_build = pytest.mark.skipif(torch.backends.cuda.is_built(), reason="this torch is built for GPUs")
 

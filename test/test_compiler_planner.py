@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 import torch.nn.functional as F
-from marks import needs_aten
+from marks import needs_aten, needs_solver
 
 from torch_reformer.compiler import pipeline
 from torch_reformer.compiler.backend import reformer
@@ -17,7 +17,7 @@ from torch_reformer.compiler.cli import planned
 from torch_reformer.compiler.fusion.ilp import apply, candidates, milp, model, planner
 from torch_reformer.compiler.fusion.ilp.planner import IlpSummary
 
-pytestmark = [needs_aten, pytest.mark.skipif(milp.name() is None, reason="neither highspy nor SciPy is installed")]
+pytestmark = [needs_aten, needs_solver]
 
 
 def reports(function, *inputs):
@@ -57,6 +57,17 @@ def random_function(seed: int):
         return found[-1], found[len(found) // 2], vectors[-1]
 
     return function
+
+
+@pytest.mark.parametrize("most", [0, 10**9])
+def test_large_models_are_not_searched(most, monkeypatch):
+    """Their relaxation is solved; the greedy groups stay."""
+    found, solved = [], model.FusionModel.solved
+    monkeypatch.setattr(model, "_MOST_ENTRIES", most)
+    monkeypatch.setattr(model.FusionModel, "solved", lambda *given: found.append(len(given)) or solved(*given))
+    x = torch.randn(2, 5, 6, 3, 4).permute(0, 3, 4, 1, 2)
+    reports(lambda x: (torch.tanh(x) * 2).var((2, 3, 4)), x)
+    assert (2 in found) == (most > 0) and 1 in found
 
 
 def replace_all(monkeypatch):

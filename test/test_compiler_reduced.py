@@ -9,7 +9,6 @@ from against_eager import without_dynamo
 from marks import needs_aten, slow
 from torch import Tensor
 
-from torch_reformer.compiler.fusion.ilp import milp, model
 from torch_reformer.compiler.ir import through_maps
 
 pytestmark = needs_aten
@@ -251,15 +250,3 @@ def test_one_nan(width, dim):
             expected = torch.full_like(result, -float("inf"))
             expected[7 if dim else place] = math.nan
             torch.testing.assert_close(result, expected, equal_nan=True)
-
-
-@pytest.mark.skipif(not milp.name(), reason="neither highspy nor SciPy is installed")
-@pytest.mark.parametrize("most", [0, 10**9])
-def test_large_integer_programs_are_not_searched(most, monkeypatch):
-    """Their relaxation is solved; the greedy groups stay."""
-    found, solved = [], model.Model.solved
-    monkeypatch.setattr(model, "_MOST_ENTRIES", most)
-    monkeypatch.setattr(model.Model, "solved", lambda *given: found.append(len(given)) or solved(*given))
-    x, dims = tensor("heads inside")
-    check(lambda x: REDUCTIONS["softmax"](torch.tanh(x) * 2, dims, False), x)
-    assert (2 in found) == (most > 0) and 1 in found

@@ -86,9 +86,9 @@ AFTER_FUSION = (fuse_copies, fuse_concats, fuse_transposes, fuse_gathers, choose
 
 def pre_grad(module: GraphModule) -> None:
     """Rewrite Dynamo's graph, and those inside it, such as a checkpoint's, before autograd sees them."""
-    required(replace_own_convolutions, module)
     rewrites = replace_written_attention, simplify_masks, simplify_operands, share_heads, join_projections
     for inner in [each for each in module.modules() if isinstance(each, GraphModule)]:
+        required(replace_own_convolutions, inner)
         for rewrite in rewrites:
             attempted(functools.partial(optional, rewrite, inner), inner)
 

@@ -53,9 +53,10 @@ def _is_summed(call: Operation, readers: dict[Value, list[Operation | None]]) ->
     if any(view.value.dtype != whole.dtype for view in views):
         return False
     programs = [each for each in readers.get(whole, []) if not isinstance(each, (Call, type(None)))]
-    if not programs or not all(_is_sum(each) and _rows(each, call) is not None for each in programs):
+    summed = {_rows(each, call) if _is_sum(each) else None for each in programs}
+    if not summed or None in summed:
         return False
-    return all(_is_copied_and_summed(*part, _rows(each, call)) for part in parts_of(call) for each in programs)
+    return all(_is_copied_and_summed(*part, over) for part in parts_of(call) for over in summed)
 
 
 def _is_sum(operation: Operation) -> bool:

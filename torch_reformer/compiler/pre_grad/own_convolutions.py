@@ -10,11 +10,9 @@ _OWN = torch.ops.reformer.conv2d, torch.ops.reformer.conv2d.default
 
 
 def replace_own_convolutions(module: GraphModule) -> None:
-    """Change Dynamo's graph, and the graphs inside it, such as a checkpoint's."""
-    for inner in module.modules():
-        if isinstance(inner, GraphModule):
-            calls = [call for target in _OWN for call in inner.graph.find_nodes(op="call_function", target=target)]
-            for call in calls:
-                call.target = torch.conv2d
-            if calls:
-                inner.recompile()
+    """Change Dynamo's graph."""
+    calls = [call for target in _OWN for call in module.graph.find_nodes(op="call_function", target=target)]
+    for call in calls:
+        call.target = torch.conv2d
+    if calls:
+        module.recompile()
