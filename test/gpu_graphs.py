@@ -33,23 +33,53 @@ class FlashAttention(nn.Module):
 
 
 class Rotated(nn.Module):
-    """Attention with rotary embeddings. wide: queries and keys are computed in fp32, as in ModernBERT."""
+    """Attention with rotary embeddings.
 
-    def __init__(self, wide):
+    Args:
+        wide: queries and keys are computed in fp32, as in ModernBERT.
+        by_angles: the model computes the sines.
+    """
+
+    def __init__(self, wide, by_angles=False):
         super().__init__()
         self.wide, self.qkv, self.out = wide, nn.Linear(512, 1536, bias=False), nn.Linear(512, 512)
+        self.by_angles = by_angles
         self.register_buffer("cos", torch.randn(256, 64))
         self.register_buffer("sin", torch.randn(256, 64))
 
     def _rotated(self, x):
         kept, x = x.dtype, x.float() if self.wide else x
         first, second = x.chunk(2, -1)
-        return (x * self.cos + torch.cat([-second, first], -1) * self.sin).to(kept)
+        cos, sin = (self.cos.cos(), self.cos.sin()) if self.by_angles else (self.cos, self.sin)
+        return (x * cos + torch.cat([-second, first], -1) * sin).to(kept)
 
     def forward(self, x):
         q, k, v = (each.transpose(1, 2) for each in self.qkv(x).view(*x.shape[:2], 3, 8, 64).unbind(2))
         attention = nn.functional.scaled_dot_product_attention(self._rotated(q), self._rotated(k), v)
         return self.out(attention.transpose(1, 2).flatten(2)).square().mean()
+
+
+class GatedPerceptron(nn.Module):
+    """A product whose halves are a value and its gate, as in ModernBERT."""
+
+    def __init__(self):
+        super().__init__()
+        self.inner, self.out = nn.Linear(256, 1024, bias=False), nn.Linear(512, 256, bias=False)
+
+    def forward(self, x):
+        value, gate = self.inner(x).chunk(2, -1)
+        return self.out(nn.functional.gelu(value) * gate).square().mean()
+
+
+class CopiedHeads(nn.Module):
+    """torch.nn.MultiheadAttention, which copies queries, keys and values before its attention."""
+
+    def __init__(self):
+        super().__init__()
+        self.attention = nn.MultiheadAttention(512, 8, batch_first=True)
+
+    def forward(self, x):
+        return self.attention(x, x, x, need_weights=False)[0].square().mean()
 
 
 class BeforeAProduct(nn.Module):
@@ -252,6 +282,9 @@ if __name__ == "__main__":
     models["attention without biases"] = FlashAttention(bias=False), [torch.randn(8, 32, 64)]
     models["rotated"] = Rotated(wide=False), [torch.randn(8, 256, 512)]
     models["rotated in fp32"] = Rotated(wide=True), [torch.randn(8, 256, 512)]
+    models["gated perceptron"] = GatedPerceptron(), [torch.randn(16, 256, 256)]
+    models["rotated by angles"] = Rotated(wide=True, by_angles=True), [torch.randn(8, 256, 512)]
+    models["copied heads"] = CopiedHeads(), [torch.randn(64, 256, 512)]
     models["before a product"] = BeforeAProduct(), [torch.randn(4, 32, 16, 16)]
     models["split attention"] = SplitAttention(), [torch.randn(8, 32, 30, 30)]
     models["norm of rows"] = NormOfRows(), [torch.randint(0, 3000, (16, 512))]

@@ -83,6 +83,28 @@ def test_rotary_embeddings(name):
         assert not {"aten::cat", "reformer::_contiguous", "aten::clone"} & {*each}
 
 
+def test_sines_of_rotary_embeddings():
+    """A kernel of their own computes them for each position, forward and backward, not one for each head and image."""
+    for of_tables, of_angles in zip(kinds()["rotated in fp32"], kinds()["rotated by angles"], strict=True):
+        assert of_angles == of_tables | {"stitch": of_tables["stitch"] + 1}
+
+
+def test_gated_perceptron():
+    """One kernel computes both halves of the gradient, each once."""
+    forward, backward = kinds()["gated perceptron"]
+    assert forward["stitch"] == 3 + 3 and backward["stitch"] == 1  # with casts of weights, and the loss
+    assert "aten::cat" not in backward
+
+
+def test_copied_heads():
+    """Attention reads the projection in place. Backward, one kernel puts the gradients side by side and sums them for
+    the bias, whose parts another one copies."""
+    forward, backward = kinds()["copied heads"]
+    assert forward["stitch"] == 1 + 2 and backward["stitch"] == 2  # forward: the copy of the input, and the loss
+    for each in (forward, backward):
+        assert not {"reformer::_contiguous", "aten::cat", "aten::clone", "aten::eq.Scalar"} & {*each}
+
+
 def test_losses_in_chunks():
     """With four chunks, the forward has the products with padded rows, whose sums are added up in fp32. The backward
     has no product of scores."""

@@ -236,6 +236,12 @@ def crnn() -> Case:
     return Case([TextReader()], [torch.randn(4, 1, 16, 32), torch.randint(1, 11, (4, 5))], train)
 
 
+def encoder() -> Case:
+    """A layer of torch.nn's transformer, the batch first and second."""
+    layers = (nn.TransformerEncoderLayer(64, 4, 96, dropout=0.0, batch_first=first) for first in (True, False))
+    return of_images(nn.Sequential(*layers, nn.Linear(64, 10)), 12, 40, 64)
+
+
 def gan() -> Case:
     """Three steps of two models, each with an optimizer."""
     generator = nn.Sequential(
@@ -376,7 +382,7 @@ HEAVY = {
     "clip": clip,
     "gan": gan,
 }
-QUICK = {"dien": dien, "crnn": crnn, "vae": vae, "detector": detector}
+QUICK = {"dien": dien, "crnn": crnn, "vae": vae, "detector": detector, "encoder": encoder}
 
 
 def made(make: Callable[[], Case], seed=0) -> Case:

@@ -61,6 +61,7 @@ from .joint_graph.pack_saved import pack_saved
 from .joint_graph.pad_mm import pad_before_saving, pad_mm
 from .joint_graph.partition import recompute_broadcasts, recompute_gathers, save_compared_extremes
 from .joint_graph.propagate_memory_format import propagate_memory_format
+from .joint_graph.read_before_copies import read_before_copies
 from .joint_graph.reduction_order import keep_order_in_reductions
 from .joint_graph.rematerialize import rematerialize
 from .joint_graph.save_random import save_random
@@ -116,6 +117,7 @@ def _partition(joint: GraphModule, inputs, packs: bool, **options) -> tuple[Grap
     if has_static_sizes:
         optional(expand_products, joint)
         optional(copy_sources, joint)
+        optional(read_before_copies, joint)
         optional(swap_operands, joint)
         optional(split_addmm, joint)
         optional(set_gradient_strides, joint, options["num_fwd_outputs"])
@@ -175,6 +177,7 @@ def plan(
     optional(count_in_floats, module)
     optional(expand_products, module)
     optional(copy_sources, module)
+    optional(read_before_copies, module)
     optional(cat_slices, module)
     optional(swap_operands, module)
     optional(keep_order_in_reductions, module)

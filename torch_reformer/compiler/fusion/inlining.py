@@ -1,7 +1,8 @@
 """Operations that kernels recompute where their results are read.
 
 A kernel of its own would take longer for an operation on few elements (a channel vector, a number), and the result of
-a cast to a wider type takes longer to read than its operand."""
+a cast to a wider type takes longer to read than its operand. Slow operations, such as the sines of a table of positions
+that all heads and images read, are computed once."""
 
 from __future__ import annotations
 
@@ -11,10 +12,12 @@ from ...runtime.sizes import about_cost
 from ..ir.access import Access, composed, operand_of_view
 from ..ir.graph import Graph, Indexed, Map, Operation, Random, Reduce, Value, View, is_cast
 from ..ir.index_maps import BY_PLACE, IndexMap, full_map_of, operand_maps
+from ..ir.issue_slots import slots_of_operation
 from ..ir.kernel_limits import LITTLE, SMALL
 from ..ir.layout import Layout
 
 FEW = 16  # elements that are reduced to one, or for which one is repeated, at least, for such numbers to count as few
+_SLOW = 16  # issue slots: more than it takes to read the result from a cache
 
 
 def mark_few(graph: Graph) -> None:
@@ -45,7 +48,7 @@ def _is_only_repeated(operation: Map, readers: dict[Value, list[Operation | None
     on statistics of rows that a forward saved."""
     (result,) = operation.results
     numel, those = result.layout.numel, readers.get(result, [])
-    if any(view.value.layout.numel > numel for view in operation.inputs):
+    if any(view.value.layout.numel > numel for view in operation.inputs) or _is_slow(operation):
         return False
     return bool(those) and all(
         isinstance(each, Map)
@@ -65,13 +68,17 @@ def is_small(operation: Operation | None) -> bool:
         return False  # as a concatenation: each operand would take one of the few maps that a kernel reads
     (result,) = operation.results
     with about_cost():
-        has_few = result.layout.numel <= SMALL
+        has_few = result.layout.numel <= 1 or (result.layout.numel <= SMALL and not _is_slow(operation))
     if isinstance(operation, Random) or not operation.inputs or has_few:
         return True
     if operation.after_reduction:
         return True
     source = operation.inputs[0]
     return operation.name == "_to_copy" and source.value.dtype.itemsize < result.dtype.itemsize
+
+
+def _is_slow(operation: Map) -> bool:
+    return not isinstance(operation, (Indexed, Random)) and slots_of_operation(operation) > _SLOW
 
 
 def is_little(operation: Operation | None) -> bool:

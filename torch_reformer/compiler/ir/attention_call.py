@@ -10,7 +10,7 @@ from .attention_cost import Attention, expected_us_of
 from .device_model import GPUS
 from .graph import Call, Operation, View
 
-_KERNELS = {
+KERNELS = {
     getattr(torch.ops.aten, f"_scaled_dot_product_{kernel}_attention{suffix}").default: (kernel, bool(suffix))
     for kernel in ("cudnn", "flash", "efficient")
     for suffix in ("", "_backward")
@@ -20,9 +20,9 @@ _KERNELS = {
 def attention_us(operation: Operation, gpu: str) -> float | None:
     """Expected microseconds of a call on a GPU, a key of GPUS; None for other calls, and for kernels, types and GPUs
     without fitted times."""
-    if not isinstance(operation, Call) or operation.operator not in _KERNELS or not GPUS[gpu].has_tma:
+    if not isinstance(operation, Call) or operation.operator not in KERNELS or not GPUS[gpu].has_tma:
         return None
-    kernel, is_backward = _KERNELS[operation.operator]
+    kernel, is_backward = KERNELS[operation.operator]
     arguments = operation.operator._schema.arguments
     given = {argument.name: argument.default_value for argument in arguments}
     given |= dict(zip(given, operation.args, strict=False)) | operation.kwargs

@@ -9,20 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from ...program import Value as Expression
 from .device_model import GPUS, us_of_bytes
-from .graph import Map, Random, Reduce
+from .graph import Map, Reduce
+from .issue_slots import slots_of_operation
 
-_SLOTS = {  # of operations that take more than one instruction
-    **{"normal_cdf": 9, "normal_pdf": 3, "erf": 20, "tanh": 7, "sigmoid": 4},
-    **{"exp": 2, "expm1": 12, "log": 6, "log1p": 12, "log2": 6, "log10": 6, "sqrt": 6, "rsqrt": 4, "div": 6},
-    **{"pow": 24, "sin": 24, "cos": 24, "atan2": 40, "fmod": 24},
-}
-_LEAVES = ("acc", "full", "channel", "row", "plane", "scalar", "constant", "rows", "columns", "channel_index")
 _LOAD, _STORE = 10, 6.5  # slots for an element of a tensor as large as the result; a load's are those of waiting
-# Slots of a random number: half of those that are computed are not used, and branches select them. T5's 12 products of
-# 8192 x 512 x 2048 with dropout took 1.03 ms (h200/population-whole_step.csv).
-_RANDOM = 70
 _REDUCED = 5  # slots to add an element to its column's reduction
 _HIDDEN = 1 / 160  # slots that a step of the product's depth leaves free
 _US_OF_SLOT = 0.043e-6  # an element's slot, three cycles of a multiprocessor's quarter (an H200 has 4 * 132) for 32
@@ -37,22 +28,7 @@ def slots_of(operations: Iterable[Map | Reduce], loaded: int, stored: int) -> fl
     """
     total: float = loaded * _LOAD + (stored - 1) * _STORE
     for operation in operations:
-        if isinstance(operation, Reduce):
-            total += _REDUCED
-            continue
-        if isinstance(operation, Random):
-            total += _RANDOM
-            continue
-        todo = [
-            operation.expression(*(Expression("scalar", attribute=f"t{i}") for i, _ in enumerate(operation.inputs)))
-        ]
-        seen = set()
-        while todo:
-            value = todo.pop()
-            if value not in seen:
-                seen.add(value)
-                total += 0 if value.op in _LEAVES else _SLOTS.get(value.op, 1)
-                todo += value.operands
+        total += _REDUCED if isinstance(operation, Reduce) else slots_of_operation(operation)
     return total
 
 

@@ -17,8 +17,9 @@ from ... import program as p
 from ...program import Value as Expression
 from ...runtime.dtypes import FLOATS
 from ..ir.fake_tensors import layout_of
-from ..ir.graph import Graph, Indexed, Map, Random, Typed, View, is_cast
+from ..ir.graph import Graph, Indexed, Map, Typed, View, is_cast
 from ..ir.index_maps import index_map_of
+from ..ir.issue_slots import slots_of_operation
 from ..ir.iteration_space import LONGEST_ROW, find_space
 from ..ir.layout import Layout
 from . import pointwise
@@ -29,9 +30,10 @@ from .pointwise import add_typed_map
 aten = torch.ops.aten
 
 _MOST = 4  # parts
-# Depth of the operations that compute a part, operands of each, and of all: they are computed for the elements of all
-# other parts, too. Casts do not count if all parts are computed from the same tensors, which are read in any case.
-_DEEPEST, _DEEPEST_OF_SAME, _MOST_OPERANDS, _MOST_OF_PART = 2, 3, 2, 4
+# Depth of the operations that compute a part, issue slots and operands of each, and operands of all: they are computed
+# for the elements of all other parts, too. Slower parts, as of GELU's gradient, are written into the result by the kernel
+# that computes them. Casts do not count if all parts are computed from the same tensors, which are read in any case.
+_DEEPEST, _DEEPEST_OF_SAME, _MOST_SLOTS, _MOST_OPERANDS, _MOST_OF_PART = 2, 3, 4, 2, 4
 _Computed = tuple[list[View], Callable[..., Expression]]  # operands, and the part's value as a function of theirs
 
 
@@ -121,7 +123,7 @@ def _computed(part: View, deepest: int, of_same: bool = False) -> _Computed | No
         return _itself(part)
     if of_same and is_cast(maker):
         steps = 0
-    is_simple = deepest >= steps and not isinstance(maker, Random) and 1 <= len(maker.inputs) <= _MOST_OPERANDS
+    is_simple = deepest >= steps and 1 <= len(maker.inputs) <= _MOST_OPERANDS and slots_of_operation(maker) <= _MOST_SLOTS
     views = operands_of(part) if is_simple else None
     if views is None:
         return _itself(part) if of_same and _is_repeated(part) else None

@@ -1,6 +1,7 @@
 """Turn sums of tensors that are each zero but at one index of a dimension into a stack of what they have there.
 
-The gradient of a tensor of which each step of a loop selects one index is such a sum.
+The gradient of a tensor of which each step of a loop selects one index is such a sum, and that of a projection from
+which torch.nn.MultiheadAttention selects queries, keys and values.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from .add_chains import change_terms, find_sums
 from .batching import stacked
 
 _eq = torch.ops.aten.eq.Scalar
-_FEWEST = 4  # terms; kernels that read a sum of fewer choose between them
+_FEWEST = 3  # terms; kernels that read a sum of fewer choose between them
 
 
 def stack_selected(graph: Graph) -> None:
