@@ -270,3 +270,23 @@ def test_more_parts_than_a_kernel_writes():
         return [torch.cat([each, found[i - 1]], 1) for i, each in enumerate(found)]
 
     parts_of(function, *torch.randn(2, 6, 10, 16).unbind())
+
+
+@pytest.mark.parametrize("dim", [0, 1])
+@pytest.mark.parametrize("is_whole", [True, False])
+def test_selected_parts(dim, is_whole):
+    """The gradient of a projection from which each of three parts is selected is their stack. Another choice of parts
+    stays a sum."""
+    torch._dynamo.reset()
+    projection, reports = nn.Linear(WIDTH, 3 * WIDTH), []
+
+    def function(x):
+        parts = projection(x).unflatten(-1, (3, WIDTH)).movedim(-2, dim).contiguous()
+        first, second, third = (parts.select(dim, i) for i in ((0, 1, 2) if is_whole else (0, 1, 1)))
+        return first.sin() * second.cos() * third.tanh()
+
+    compiled = torch.compile(function, backend=reformer, options={"report": reports.append})
+    x, weights = torch.randn(5, 7, WIDTH), torch.randn(5, 7, WIDTH)
+    expected = torch.autograd.grad(function(x), projection.parameters(), weights)
+    torch.testing.assert_close(torch.autograd.grad(compiled(x), projection.parameters(), weights), expected)
+    assert not is_whole or not any("where" in line.title for line in reports[-1].lines)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import torch
 
+from ..ir.fake_tensors import real_tensors
 from ..ir.gather import counts_up
 from ..ir.graph import Call, Graph, Map, View
 from ..ir.layout import Layout
@@ -27,7 +28,7 @@ def stack_selected(graph: Graph) -> None:
         terms = dict(enumerate(sum_.terms))
         selected: dict[int, dict[int, int]] = {}  # a dimension -> an index -> the place of its term
         for place, view in terms.items():
-            dim_and_index = _selected(view)
+            dim_and_index = _selected(graph, view)
             if dim_and_index is not None and view.value.dtype == result.dtype:
                 dim, index = dim_and_index
                 selected.setdefault(dim, {}).setdefault(index, place)
@@ -42,7 +43,7 @@ def stack_selected(graph: Graph) -> None:
             change_terms(graph, sum_, list(terms.values()))
 
 
-def _selected(term: View) -> tuple[int, int] | None:
+def _selected(graph: Graph, term: View) -> tuple[int, int] | None:
     """The dimension, and the index in it, at which a term may be other than zero; None if it is no such term."""
     where = term.value.maker
     if not isinstance(where, Map) or where.name != "where" or len(where.inputs) != 3:
@@ -52,19 +53,26 @@ def _selected(term: View) -> tuple[int, int] | None:
     condition, part, zero = where.inputs
     if not isinstance(zero.value.maker, Map) or zero.value.maker.name != "full[0.0]":
         return None
-    equal = condition.value.maker
+    dims = [d for d, stride in enumerate(condition.layout.strides) if stride and condition.layout.sizes[d] > 1]
+    if len(dims) != 1 or part.layout.strides[dims[0]]:
+        return None
+    index = _only_index(graph, condition, condition.layout.sizes[dims[0]], condition.layout.strides[dims[0]])
+    return None if index is None else (dims[0], index)
+
+
+def _only_index(graph: Graph, condition: View, size: int, stride: int) -> int | None:
+    """The place, of `size` that lie `stride` apart, at which alone a condition is true; None if that is not known."""
+    constant, equal = graph.constants.get(condition.value), condition.value.maker
+    if constant is not None:
+        with real_tensors():
+            places = constant.as_strided((size,), (stride,), condition.layout.offset).nonzero().flatten().tolist()
+        return places[0] if len(places) == 1 else None
     if not isinstance(equal, Call) or equal.operator is not _eq:
         return None
     numbers, index = equal.args
-    dims = [d for d, stride in enumerate(condition.layout.strides) if stride and condition.layout.sizes[d] > 1]
-    if not counts_up(numbers.value) or len(dims) != 1 or numbers.layout != equal.results[0].layout:
-        return None
-    (dim,) = dims
-    size = condition.layout.sizes[dim]
-    is_full = condition.layout.strides[dim] == 1 and not condition.layout.offset and not numbers.layout.offset
-    if not is_full or numbers.layout.numel != size or not 0 <= index < size or part.layout.strides[dim]:
-        return None
-    return dim, index
+    is_full = stride == 1 and not condition.layout.offset and not numbers.layout.offset
+    is_range = counts_up(numbers.value) and numbers.layout == equal.results[0].layout and numbers.layout.numel == size
+    return index if is_full and is_range and 0 <= index < size else None
 
 
 def _part(term: View, dim: int) -> View:
