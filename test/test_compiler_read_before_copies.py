@@ -1,4 +1,4 @@
-"""Attention reads what a copy copied (joint_graph/read_before_copies.py); plans for GPUs: test_compiler_gpu_graphs.py."""
+"""Attention reads what a copy copied (joint_graph/read_before_copies.py). test_compiler_gpu_graphs.py has plans."""
 
 import random
 
@@ -49,11 +49,15 @@ def test_elements_before_a_copy():
     assert found > 300
 
 
+def copied(source):
+    return source.clone(memory_format=torch.contiguous_format)[0]
+
+
 CASES = {
-    "permuted": (lambda x: (x * 2).permute(2, 0, 1, 3).clone(memory_format=torch.contiguous_format)[0], True),
-    "of an input": (lambda x: x.permute(2, 0, 1, 3).clone(memory_format=torch.contiguous_format)[0], False),
-    "apart": (lambda x: (x * 2).permute(2, 0, 3, 1).clone(memory_format=torch.contiguous_format)[0], False),
-    "unaligned": (lambda x: (x * 2)[..., 4:12].permute(2, 0, 1, 3).clone(memory_format=torch.contiguous_format)[0], False),
+    "permuted": (lambda x: copied((x * 2).permute(2, 0, 1, 3)), True),
+    "of an input": (lambda x: copied(x.permute(2, 0, 1, 3)), False),
+    "apart": (lambda x: copied((x * 2).permute(2, 0, 3, 1)), False),
+    "unaligned": (lambda x: copied((x * 2)[..., 4:12].permute(2, 0, 1, 3)), False),
     "computed": (lambda x: ((x * 2).permute(2, 0, 1, 3) + 1)[0], False),
 }
 

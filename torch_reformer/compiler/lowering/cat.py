@@ -31,8 +31,9 @@ aten = torch.ops.aten
 
 _MOST = 4  # parts
 # Depth of the operations that compute a part, issue slots and operands of each, and operands of all: they are computed
-# for the elements of all other parts, too. Slower parts, as of GELU's gradient, are written into the result by the kernel
-# that computes them. Casts do not count if all parts are computed from the same tensors, which are read in any case.
+# for the elements of all other parts, too. Slower parts, as of GELU's gradient, are written into the result by the
+# kernel that computes them. Casts do not count if all parts are computed from the same tensors, which are read in any
+# case.
 _DEEPEST, _DEEPEST_OF_SAME, _MOST_SLOTS, _MOST_OPERANDS, _MOST_OF_PART = 2, 3, 4, 2, 4
 _Computed = tuple[list[View], Callable[..., Expression]]  # operands, and the part's value as a function of theirs
 
@@ -123,8 +124,8 @@ def _computed(part: View, deepest: int, of_same: bool = False) -> _Computed | No
         return _itself(part)
     if of_same and is_cast(maker):
         steps = 0
-    is_simple = deepest >= steps and 1 <= len(maker.inputs) <= _MOST_OPERANDS and slots_of_operation(maker) <= _MOST_SLOTS
-    views = operands_of(part) if is_simple else None
+    is_simple = deepest >= steps and 1 <= len(maker.inputs) <= _MOST_OPERANDS
+    views = operands_of(part) if is_simple and slots_of_operation(maker) <= _MOST_SLOTS else None
     if views is None:
         return _itself(part) if of_same and _is_repeated(part) else None
     operands = [_computed(view, deepest - steps, of_same) for view in views]

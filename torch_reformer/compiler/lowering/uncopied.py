@@ -55,9 +55,7 @@ def _before_copy(elements: Elements) -> Elements | None:
     return found and Elements(operand.value, *found)
 
 
-def in_operand(
-    copy: Layout, operand: Layout, offset: int, axes: list[list[Run]]
-) -> tuple[int, list[list[Run]]] | None:
+def in_operand(copy: Layout, operand: Layout, offset: int, axes: list[list[Run]]) -> tuple[int, list[list[Run]]] | None:
     """Offset and axes, in the operand's memory, of elements of a dense copy; None if a run of theirs crosses the end of
     one of the operand's."""
     index_map = with_strides(index_map_of(copy, operand), copy.numel)
