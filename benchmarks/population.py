@@ -38,6 +38,7 @@ SIDES = ("torch", "compiled", "reformer", "compiled_graphed", "reformer_graphed"
 PAIRS = (  # peers, and what is compared with them
     ("torch", "reformer"),
     ("compiled", "reformer"),
+    ("compiled", "reformer_less_memory"),
     ("compiled_graphed", "reformer_graphed"),
     ("compiled_update", "reformer_step"),
     ("compiled_graphed_update", "reformer_step_graphed"),
