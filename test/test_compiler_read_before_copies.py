@@ -7,9 +7,9 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.proxy_tensor import make_fx
 
+from torch_reformer.compiler.ir.before_copy import in_operand
 from torch_reformer.compiler.ir.fake_tensors import layout_of
 from torch_reformer.compiler.joint_graph import read_before_copies as module
-from torch_reformer.compiler.lowering.uncopied import in_operand
 
 
 def _some_view(tensor, choose: random.Random):

@@ -9,10 +9,10 @@ from torch import Tensor
 from torch.fx import GraphModule, Node
 
 from ..ir.attention_call import KERNELS
+from ..ir.before_copy import in_operand
 from ..ir.fake_tensors import layout_of
 from ..ir.fx_utils import base_of, given_again
 from ..ir.layout import Layout
-from ..lowering.uncopied import in_operand
 
 aten = torch.ops.aten
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -10,9 +9,9 @@ from typing import NamedTuple
 import torch
 
 from ..ir.axis_map import AxisMap
-from ..ir.digits import Run, on_axes, with_strides
+from ..ir.before_copy import in_operand
+from ..ir.digits import Run
 from ..ir.graph import Call, Map, Random, Value, View
-from ..ir.index_maps import index_map_of
 from ..ir.layout import Layout
 
 _contiguous = torch.ops.reformer._contiguous.default
@@ -53,24 +52,6 @@ def _before_copy(elements: Elements) -> Elements | None:
         return None
     found = in_operand(value.layout, operand.layout, offset, axes)
     return found and Elements(operand.value, *found)
-
-
-def in_operand(copy: Layout, operand: Layout, offset: int, axes: list[list[Run]]) -> tuple[int, list[list[Run]]] | None:
-    """Offset and axes, in the operand's memory, of elements of a dense copy; None if a run of theirs crosses the end of
-    one of the operand's."""
-    index_map = with_strides(index_map_of(copy, operand), copy.numel)
-    digits = {inner: (count, stride) for inner, count, stride in index_map}
-    runs = [run for axis in axes for run in axis]
-    found = on_axes(((count, inner) for inner, (count, _) in digits.items()), runs, offset)
-    if found is None:
-        return None
-    starts, parts = found
-    offset = operand.offset + sum(start * digits[inner][1] for inner, start in starts.items())
-    of_runs = iter(
-        [(count, each * digits[inner][1]) for inner, count, each in of_run] if stride else [(size, 0)]
-        for (size, stride), of_run in zip(runs, parts, strict=True)
-    )
-    return offset, [[*itertools.chain(*(next(of_runs) for _ in axis))] for axis in axes]
 
 
 def as_view(elements: Elements, maps: dict[int, AxisMap]) -> tuple[View, dict[int, AxisMap]]:
