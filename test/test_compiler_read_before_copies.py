@@ -58,6 +58,8 @@ CASES = {
     "of an input": (lambda x: copied(x.permute(2, 0, 1, 3)), False),
     "apart": (lambda x: copied((x * 2).permute(2, 0, 3, 1)), False),
     "unaligned": (lambda x: copied((x * 2)[..., 4:12].permute(2, 0, 1, 3)), False),
+    "repeated": (lambda x: copied((x * 2)[:, :, :, None].expand(8, 32, 3, 4, 16).permute(2, 0, 1, 3, 4)), False),
+    "one head": (lambda x: copied((x * 2)[:, :1].permute(2, 0, 1, 3)), True),
     "computed": (lambda x: ((x * 2).permute(2, 0, 1, 3) + 1)[0], False),
 }
 

@@ -20,12 +20,14 @@ _ALIGNED = 16  # bytes: the kernels load as many at once
 
 
 def read_before_copies(module: GraphModule) -> None:
-    """Replace operands of attention that are views of copies by views of what is copied."""
+    """Replace queries, keys and values that are views of copies by views of what is copied."""
     for node in module.graph.nodes:
-        if node.target in KERNELS:
-            for operand in dict.fromkeys(node.all_input_nodes):
-                if (layout := _layout_before_copy(operand)) is not None:
-                    _replace(operand, layout)
+        _, is_backward = KERNELS.get(node.target, (None, True))
+        if is_backward:
+            continue
+        for operand in dict.fromkeys(node.args[:3]):
+            if (layout := _layout_before_copy(operand)) is not None:
+                _replace(operand, layout)
 
 
 def _copy_of(operand: Node) -> Node | None:
@@ -46,11 +48,12 @@ def _layout_before_copy(operand: Node) -> Layout | None:
     found = in_operand(after, before, view.offset, [[run] for run in zip(view.sizes, view.strides, strict=True)])
     if found is None or any(len(axis) > 1 for axis in found[1]):
         return None
-    strides = tuple(axis[0][1] if axis else 0 for axis in found[1])
-    layout = Layout(view.sizes, strides, found[0])
+    strides = tuple(axis[0][1] if axis else own for axis, own in zip(found[1], view.strides, strict=True))
+    steps = [stride for size, stride in zip(view.sizes[:-1], strides, strict=False) if size > 1]
     itemsize = copy.meta["val"].dtype.itemsize
-    is_aligned = not any(number * itemsize % _ALIGNED for number in (*layout.strides[:-1], layout.offset))
-    return layout if is_aligned and layout.strides[-1] == 1 else None
+    is_aligned = not any(number * itemsize % _ALIGNED for number in (*steps, found[0]))
+    # Kernels need not take repeated heads.
+    return Layout(view.sizes, strides, found[0]) if is_aligned and all(steps) and strides[-1] == 1 else None
 
 
 def _layout(node: Node) -> Layout:
