@@ -249,3 +249,38 @@ def test_a_kernel_copies_parts_of_equal_sizes(dtype):
     torch.testing.assert_close(found, expected, equal_nan=True)
     kinds = [line.kind for line in reports[-1].lines]
     assert kinds.count("stitch") == 3 and "aten::cat" not in kinds
+
+
+CHOSEN = {
+    "silu": (lambda x, y: torch.cat([F.silu(x), y], -1), True),
+    "quotient": (lambda x, y: torch.cat([x / y, -x], -1), True),
+    "gelu": (lambda x, y: torch.cat([F.gelu(x), F.gelu(y)], -1), False),
+}
+
+
+@pytest.mark.parametrize("name", CHOSEN)
+def test_slow_parts_are_not_chosen(name):
+    """A kernel computes slow parts once and writes them; others are chosen by the column where they are read."""
+    function, is_chosen = CHOSEN[name]
+    x, y, factor, reports = torch.randn(64, 256, 96), torch.randn(64, 256, 96) + 3, torch.randn(192), []
+    run = torch.compile(lambda x, y: function(x, y) * factor, backend="reformer", options={"report": reports.append})
+    torch.testing.assert_close(run(x, y), function(x, y) * factor, rtol=1e-5, atol=1e-5)
+    assert [line.kind for line in reports[-1].lines].count("stitch") == (1 if is_chosen else 2)
+
+
+def test_slow_operations_of_rows():
+    """Numbers of rows are computed again by what reads them; sines of a table that all batch elements read are not."""
+    x, scale, table = torch.randn(64, 128, 96, requires_grad=True), torch.randn(96), torch.randn(128, 96)
+    reports = []
+
+    def of_rows(x):
+        return x * (x.square().mean(-1, keepdim=True) + 1e-6).pow(-0.5) * scale
+
+    def of_a_table(x):
+        return x * table.cos() + x.square() * table.sin()
+
+    for function, kernels in ((of_rows, 1), (of_a_table, 2)):
+        run = torch.compile(function, backend="reformer", options={"report": reports.append})
+        found, expected = (torch.autograd.grad(each(x).sin().sum(), x) for each in (run, function))
+        torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-5)
+        assert len(reports[-1].lines) == kernels

@@ -310,3 +310,16 @@ def test_strides_that_fake_results_are_wrong_about():
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         torch.testing.assert_close(torch.compile(function, backend=reformer)(x), function(x))
+
+
+def test_counts_of_elements_in_a_backward():
+    """A backward with a number that depended on values, and symbolic sizes, is not one for the first call's number."""
+
+    def function(x, mask):
+        return x.sin().sum() * torch.nonzero(mask).shape[0]
+
+    run = torch.compile(function, backend=reformer, dynamic=True)
+    for count in (4, 3, 8, 2):
+        x, mask = torch.randn(8, 8, requires_grad=True), torch.arange(8) < count
+        found, expected = (torch.autograd.grad(each(x, mask), x) for each in (run, function))
+        torch.testing.assert_close(found, expected)

@@ -4,12 +4,13 @@ import random
 
 import pytest
 import torch
-from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from torch_reformer.compiler.ir.before_copy import in_operand
 from torch_reformer.compiler.ir.fake_tensors import layout_of
 from torch_reformer.compiler.joint_graph import read_before_copies as module
+
+ATTENTION = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu.default
 
 
 def _some_view(tensor, choose: random.Random):
@@ -49,27 +50,58 @@ def test_elements_before_a_copy():
     assert found > 300
 
 
-def copied(source):
-    return source.clone(memory_format=torch.contiguous_format)[0]
+def attended(parts):
+    """Attention of queries, keys and values with the dimensions part, batch, row, head and column."""
+    copy = parts.clone(memory_format=torch.contiguous_format)
+    return ATTENTION(*(copy[i % len(copy)].transpose(1, 2) for i in range(3)))[0]
+
+
+def parts_of(projection, columns=16):
+    return projection.view(4, 24, 3, -1, columns).permute(2, 0, 1, 3, 4)
+
+
+def returned(x):
+    y = x * 2
+    return y, attended(parts_of(y))
+
+
+def read_twice(x):
+    copy = parts_of(x * 2).clone(memory_format=torch.contiguous_format)
+    return ATTENTION(*(copy[i].transpose(1, 2) for i in range(3)))[0], copy + 1
+
+
+def rotated(x):
+    return torch.view_as_real(torch.view_as_complex(x.view(4, 24, 48, 2)) * 1j).flatten(-2)
 
 
 CASES = {
-    "permuted": (lambda x: copied((x * 2).permute(2, 0, 1, 3)), True),
-    "of an input": (lambda x: copied(x.permute(2, 0, 1, 3)), False),
-    "apart": (lambda x: copied((x * 2).permute(2, 0, 3, 1)), False),
-    "unaligned": (lambda x: copied((x * 2)[..., 4:12].permute(2, 0, 1, 3)), False),
-    "repeated": (lambda x: copied((x * 2)[:, :, :, None].expand(8, 32, 3, 4, 16).permute(2, 0, 1, 3, 4)), False),
-    "one head": (lambda x: copied((x * 2)[:, :1].permute(2, 0, 1, 3)), True),
-    "computed": (lambda x: ((x * 2).permute(2, 0, 1, 3) + 1)[0], False),
+    "all": (lambda x: attended(parts_of(x * 2)), True),
+    "one head": (lambda x: attended(parts_of(x * 2, 32)), True),
+    "half": (lambda x: attended(parts_of((x * 2).repeat(1, 1, 2), 32)[..., 1:, :]), True),
+    "a fourth": (lambda x: attended(parts_of((x * 2).repeat(1, 1, 4), 32)[..., 1:2, :]), False),  # all would be kept
+    "of an input": (lambda x: attended(parts_of(x)), False),  # which may be written to, as a result may be
+    "returned": (returned, False),
+    "read twice": (read_twice, False),
+    "rotated": (lambda x: attended(parts_of(rotated(x))), False),  # a result of complex numbers
+    "columns apart": (lambda x: attended(parts_of(x * 2, 8).transpose(-1, -2)), False),
+    "unaligned": (lambda x: attended(parts_of(x * 2)[..., 2:14]), False),
+    "repeated": (lambda x: attended(parts_of(x * 2, 32).expand(3, 4, 24, 2, 32)), False),
 }
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_operands(name):
-    """Only aligned heads are read in place, and no inputs, which may be written to."""
-    operand, is_read = CASES[name]
-    with FakeTensorMode():
-        graph = make_fx(operand)(torch.empty(8, 32, 3, 16, dtype=torch.bfloat16))
-        (output,) = graph.graph.find_nodes(op="output")
-        layout = module._layout_before_copy(output.args[0])
-    assert (layout is not None) == is_read
+def test_operands(name, monkeypatch):
+    """Attention reads all of its operands in place, with the same result, or none. On CPUs, in the place of GPUs'
+    kernels."""
+    monkeypatch.setattr(module, "KERNELS", {ATTENTION: ("flash", False)})
+    function, is_read = CASES[name]
+    x = torch.randn(4, 24, 96)
+    graph = make_fx(function, tracing_mode="fake")(x)
+    expected = graph(x)
+    module.read_before_copies(graph)
+    graph.graph.eliminate_dead_code()
+    graph.recompile()
+    copies = graph.graph.find_nodes(op="call_function", target=torch.ops.aten.clone.default)
+    assert bool(copies) != is_read
+    assert bool(graph.graph.find_nodes(op="call_function", target=torch.ops.aten.as_strided.default)) == is_read
+    torch.testing.assert_close(graph(x), expected, rtol=0, atol=0)

@@ -124,29 +124,14 @@ inline int log_across(int groups, int lines, int most, int fewest = 3) {
   return best;
 }
 
-// Elements per thread up to which a row may be divided so that no thread is idle, as in rows of 96, 192 or 384
-// elements: with four elements a thread, the instructions of a row, not its bytes, took the time. More would leave room
-// for one block only.
-constexpr int kMostWhole = 12;
-
-// True if a row of groups of so many elements can be divided so.
-inline bool divides_wholly(int width, int count) {
-  const int groups = width / count, lanes = groups & -groups;
-  return width % count == 0 && lanes <= kStitchMostLanes && groups / lanes * count <= kMostWhole;
-}
-
-// Chooses the number of threads per row, and of groups per thread.
-inline void choose_lanes(StitchConfig& config, const StitchNeeds& needs) {
-  // A quarter of the threads would be idle in rows of 192, 384 or 768 elements with groups of eight. On an H200 layer
-  // norms take .86 to .93 of the time with groups of four, and .4 to .75 if they draw random numbers. With column
-  // reductions, whose registers are as many as the elements, that was not measured.
-  constexpr int kNarrower = 4;
-  if (!needs.reductions && config.count > kNarrower && !divides_wholly(config.args.width, config.count) &&
-      divides_wholly(config.args.width, kNarrower))
-    config.count = kNarrower;
+// Divides rows of groups of `count` elements: chooses the number of threads per row, and of groups per thread.
+inline void divide_rows(StitchConfig& config, const StitchNeeds& needs) {
   const int groups = ceil_div(config.args.width, config.count);
   // Elements per thread: fewer if elements need more registers, so that at least two blocks fit on a multiprocessor.
   const int most = std::clamp(std::min(64 / std::max(needs.bytes, 1), 48 / std::max(needs.numbers, 1)), 8, 32);
+  // Three groups of four where no thread is idle then, as in rows of 96, 192 or 384 elements: with four elements a
+  // thread, the instructions of a row, not its bytes, took the time. More would leave room for one block only.
+  constexpr int kMostWhole = 12;
   const auto fits = [&](int lanes, int vectors) {
     const int elements = vectors * config.count;
     return elements <= most || (vectors * lanes == groups && elements <= kMostWhole);
@@ -168,6 +153,18 @@ inline void choose_lanes(StitchConfig& config, const StitchNeeds& needs) {
   for (int lanes = 64; !config.lanes && lanes <= kStitchMostLanes; lanes *= 2)
     if (const int vectors = ceil_div(groups, lanes); fits(lanes, vectors))
       config.lanes = lanes, config.vectors = vectors;
+}
+
+// With groups of eight, a quarter of the threads would be idle in most kernels of rows of 192, 384 or 768 elements, but
+// none with groups of four. On an H200 layer norms take .86 to .93 of the time then, and .4 to .75 if they draw random
+// numbers. With column reductions, whose registers are as many as the elements, that was not measured.
+inline void choose_lanes(StitchConfig& config, const StitchNeeds& needs) {
+  divide_rows(config, needs);
+  if (needs.reductions || !config.lanes || config.whole_rows() || config.count <= kWideAccess) return;
+  StitchConfig narrower = config;
+  narrower.count = kWideAccess, narrower.tails = false, narrower.lanes = narrower.vectors = 0;
+  divide_rows(narrower, needs);
+  if (narrower.lanes && narrower.whole_rows()) config = narrower;
 }
 
 // Rows that are too long for registers are kept in shared memory if that has room for two rows, so that one is read

@@ -48,13 +48,22 @@ def _is_only_repeated(operation: Map, readers: dict[Value, list[Operation | None
     on statistics of rows that a forward saved."""
     (result,) = operation.results
     numel, those = result.layout.numel, readers.get(result, [])
-    if any(view.value.layout.numel > numel for view in operation.inputs) or _is_slow(operation):
+    if any(view.value.layout.numel > numel for view in operation.inputs):
         return False
+    larger = [each for each in those if isinstance(each, Map) and each.results[0].layout.numel > numel]
+    if _is_slow(operation) and not all(_repeats_along_rows(each, result) for each in larger):
+        return False  # each element would compute its own
     return bool(those) and all(
         isinstance(each, Map)
         and (each.results[0].layout.numel >= FEW * numel or (each.after_reduction and not is_cast(each)))
         for each in those
     )
+
+
+def _repeats_along_rows(reader: Map, value: Value) -> bool:
+    """True if adjacent elements of the reader's result have the same element of the value."""
+    views = [view.layout for view in reader.inputs if view.value is value]
+    return all(layout.strides and layout.strides[-1] == 0 and layout.sizes[-1] > 1 for layout in views)
 
 
 def is_small(operation: Operation | None) -> bool:

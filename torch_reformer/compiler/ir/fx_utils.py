@@ -148,6 +148,11 @@ def is_view(node: Node) -> bool:
     return getattr(node.target, "is_view", False)
 
 
+def is_result(node: Node) -> bool:
+    """True if the node or a view of it is a result of the graph."""
+    return any(user.op == "output" or (is_view(user) and is_result(user)) for user in node.users)
+
+
 def shares_memory(node: Node) -> bool:
     """True for a view, and for _unsafe_view, whose schema does not say that its result is one."""
     return is_view(node) or node.target is aten._unsafe_view.default

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from weakref import WeakKeyDictionary
+
 from ...program import Value as Expression
 from .graph import Map, Random
 
@@ -16,12 +19,21 @@ _SLOTS = {  # of operations that take more than one instruction
 _LEAVES = ("acc", "full", "channel", "row", "plane", "scalar", "constant", "rows", "columns", "channel_index")
 
 
+_known: WeakKeyDictionary[Map, int] = WeakKeyDictionary()  # the planner asks some 10,000 times
+
+
 def slots_of_operation(operation: Map) -> int:
     """Issue slots of an element of the operation's result, as on Hopper."""
-    if isinstance(operation, Random):
-        return _RANDOM
-    todo = [operation.expression(*(Expression("scalar", attribute=f"t{i}") for i, _ in enumerate(operation.inputs)))]
-    seen, total = set(), 0
+    if (slots := _known.get(operation)) is None:
+        numbers = (Expression("scalar", attribute=f"t{i}") for i, _ in enumerate(operation.inputs))
+        slots = _RANDOM if isinstance(operation, Random) else slots_of_values([operation.expression(*numbers)])
+        _known[operation] = slots
+    return slots
+
+
+def slots_of_values(values: Iterable[Expression]) -> int:
+    """Issue slots to compute these values of one element, and what they need, once each."""
+    todo, seen, total = list(values), set(), 0
     while todo:
         value = todo.pop()
         if value not in seen:

@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.fx import GraphModule, Node
 
 from ..ir.fake_tensors import layout_of
-from ..ir.fx_utils import base_of, given_again, is_view
+from ..ir.fx_utils import base_of, given_again, is_result, is_view
 
 aten = torch.ops.aten
 
@@ -45,14 +45,9 @@ def _read_source(node: Node, views: list[Node]) -> None:
             instead[view].meta["val"] = changed[view]
     last = instead[node.args[0]]
     # A copy of an input stays: the input may be written to before the backward.
-    is_needed = base_of(last).op == "placeholder" or _is_result(node)
+    is_needed = base_of(last).op == "placeholder" or is_result(node)
     if not is_needed and layout_of(last.meta["val"]).matches(layout_of(node.meta["val"])):
         node.replace_all_uses_with(last)
         node.graph.erase_node(node)
     else:
         node.args = (last,)
-
-
-def _is_result(node: Node) -> bool:
-    """True if a view of the node is a result of the graph."""
-    return any(user.op == "output" or (is_view(user) and _is_result(user)) for user in node.users)

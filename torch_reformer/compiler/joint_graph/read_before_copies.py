@@ -1,6 +1,10 @@
 """Let attention read queries, keys and values where a projection wrote them, instead of a copy in another order of
 memory. torch.nn.MultiheadAttention copies the three parts of its projection so that each is contiguous; the kernels of
-GPUs need only adjacent elements of a head."""
+GPUs need only adjacent elements of a head.
+
+A copy is left out if attention alone reads it, and all of its operands can be read before the copy. The memory that
+attention keeps for the backward is then that of the copy's source. So this must not be a result, which the user may
+write to, an input, or much larger than the copy."""
 
 from __future__ import annotations
 
@@ -11,41 +15,58 @@ from torch.fx import GraphModule, Node
 from ..ir.attention_call import KERNELS
 from ..ir.before_copy import in_operand
 from ..ir.fake_tensors import layout_of
-from ..ir.fx_utils import base_of, given_again
+from ..ir.fx_utils import base_of, given_again, is_result, is_view
 from ..ir.layout import Layout
 
 aten = torch.ops.aten
 
 _ALIGNED = 16  # bytes: the kernels load as many at once
+_MOST_KEPT = 2  # times the bytes of the copy
 
 
 def read_before_copies(module: GraphModule) -> None:
-    """Replace queries, keys and values that are views of copies by views of what is copied."""
-    for node in module.graph.nodes:
-        _, is_backward = KERNELS.get(node.target, (None, True))
-        if is_backward:
-            continue
-        for operand in dict.fromkeys(node.args[:3]):
-            if (layout := _layout_before_copy(operand)) is not None:
-                _replace(operand, layout)
+    """Replace views of copies, where attention reads these, by views of what is copied."""
+    for copy in module.graph.find_nodes(op="call_function", target=aten.clone.default):
+        operands = _operands(copy)
+        if operands and _can_keep(base_of(copy.args[0]), copy):
+            layouts = {operand: _layout_before(copy, operand) for operand in operands}
+            if None not in layouts.values():
+                _replace(base_of(copy.args[0]), layouts)
 
 
-def _copy_of(operand: Node) -> Node | None:
-    """The copy of which a node is a view; None if there is none, or if its source may be written to."""
-    copy = base_of(operand)
-    is_copy = copy.target is aten.clone.default and base_of(copy.args[0]).op == "call_function"
-    return copy if is_copy else None
+def _operands(copy: Node) -> list[Node]:
+    """Views of the copy that attention reads; none if anything else reads the copy."""
+    found: dict[Node, None] = {}
+    todo = [copy]
+    while todo:
+        node = todo.pop()
+        for user in node.users:
+            if user.target in KERNELS:
+                found[node] = None
+            elif is_view(user):
+                todo.append(user)
+            else:
+                return []
+    return list(found)
 
 
-def _layout_before_copy(operand: Node) -> Layout | None:
+def _can_keep(base: Node, copy: Node) -> bool:
+    """True if a copy's readers may read the memory of this node instead, also in the backward."""
+    if base.op != "call_function" or not isinstance(base.meta.get("val"), Tensor) or is_result(base):
+        return False
+    memory, value = base.meta["val"], copy.meta["val"]
+    is_large = memory.numel() > _MOST_KEPT * value.numel()
+    return memory.dtype == value.dtype and _layout(base).is_dense and _layout(copy).is_dense and not is_large
+
+
+def _layout_before(copy: Node, operand: Node) -> Layout | None:
     """Where the memory of the copy's source has the operand's elements; None if attention could not read them there."""
-    if not isinstance(operand.meta.get("val"), Tensor) or (copy := _copy_of(operand)) is None:
+    view, source = _layout(operand), _layout(copy.args[0])
+    is_same = operand.meta["val"].dtype == copy.meta["val"].dtype == copy.args[0].meta["val"].dtype
+    if not is_same or not view.numel:
         return None
-    source = copy.args[0]
-    view, before, after, base = (_layout(node) for node in (operand, source, copy, base_of(source)))
-    if not after.is_dense or not base.is_dense or not view.numel:
-        return None
-    found = in_operand(after, before, view.offset, [[run] for run in zip(view.sizes, view.strides, strict=True)])
+    axes = [[run] for run in zip(view.sizes, view.strides, strict=True)]
+    found = in_operand(_layout(copy), source, view.offset, axes)
     if found is None or any(len(axis) > 1 for axis in found[1]):
         return None
     strides = tuple(axis[0][1] if axis else own for axis, own in zip(found[1], view.strides, strict=True))
@@ -60,20 +81,23 @@ def _layout(node: Node) -> Layout:
     return layout_of(node.meta["val"], node.meta["val"].storage_offset())
 
 
-def _replace(operand: Node, layout: Layout) -> None:
-    """Have all calls of attention read a view with this layout, unless that changes a layout of their results."""
-    users = [user for user in operand.users if user.target in KERNELS]
-    source = base_of(_copy_of(operand).args[0])
-    with operand.graph.inserting_before(operand):
-        view = operand.graph.call_function(
-            aten.as_strided.default, (source, list(layout.sizes), list(layout.strides), layout.offset)
-        )
-    view.meta["val"] = given_again(view, {})
-    if all(_gives_the_same(user, {operand: view.meta["val"]}) for user in users):
-        for user in users:
+def _replace(base: Node, layouts: dict[Node, Layout]) -> None:
+    """Have all calls of attention read views of the base in the place of these operands, unless that changes a layout
+    of their results."""
+    views: dict[Node, Node] = {}
+    for operand, layout in layouts.items():
+        with operand.graph.inserting_before(operand):
+            arguments = base, list(layout.sizes), list(layout.strides), layout.offset
+            views[operand] = operand.graph.call_function(aten.as_strided.default, arguments)
+        views[operand].meta["val"] = given_again(views[operand], {})
+    users = dict.fromkeys(user for operand in layouts for user in operand.users if user.target in KERNELS)
+    changed = {operand: view.meta["val"] for operand, view in views.items()}
+    is_same = all(_gives_the_same(user, changed) for user in users)
+    for operand, view in views.items():
+        for user in [user for user in users if is_same and operand in user.all_input_nodes]:
             user.replace_input_with(operand, view)
-    else:
-        operand.graph.erase_node(view)
+        if not is_same:
+            operand.graph.erase_node(view)
 
 
 def _gives_the_same(node: Node, changed: dict[Node, object]) -> bool:

@@ -17,9 +17,9 @@ from ... import program as p
 from ...program import Value as Expression
 from ...runtime.dtypes import FLOATS
 from ..ir.fake_tensors import layout_of
-from ..ir.graph import Graph, Indexed, Map, Typed, View, is_cast
+from ..ir.graph import Graph, Indexed, Map, Random, Typed, View, is_cast
 from ..ir.index_maps import index_map_of
-from ..ir.issue_slots import slots_of_operation
+from ..ir.issue_slots import slots_of_values
 from ..ir.iteration_space import LONGEST_ROW, find_space
 from ..ir.layout import Layout
 from . import pointwise
@@ -30,11 +30,11 @@ from .pointwise import add_typed_map
 aten = torch.ops.aten
 
 _MOST = 4  # parts
-# Depth of the operations that compute a part, issue slots and operands of each, and operands of all: they are computed
-# for the elements of all other parts, too. Slower parts, as of GELU's gradient, are written into the result by the
-# kernel that computes them. Casts do not count if all parts are computed from the same tensors, which are read in any
-# case.
-_DEEPEST, _DEEPEST_OF_SAME, _MOST_SLOTS, _MOST_OPERANDS, _MOST_OF_PART = 2, 3, 4, 2, 4
+# Depth of the operations that compute a part, operands of each, of all, and issue slots of all parts: they are computed
+# for the elements of all other parts, too. Slower ones, as the halves of GELU's gated gradient, are written into the
+# result by the kernel that computes them. Casts do not count if all parts are computed from the same tensors, which are
+# read in any case.
+_DEEPEST, _DEEPEST_OF_SAME, _MOST_OPERANDS, _MOST_OF_PART, _MOST_SLOTS = 2, 3, 2, 4, 14
 _Computed = tuple[list[View], Callable[..., Expression]]  # operands, and the part's value as a function of theirs
 
 
@@ -73,6 +73,8 @@ def _concatenated(graph: Graph, value: Tensor, parts: list[View], dim: int = 0) 
     if (result := computed_at_once(graph, parts, whole, joined)) is not None:
         return View(result.value, layout)
     ways = _of_same(parts) or [_computed(part, _DEEPEST) for part in parts]
+    if _slots(ways) > _MOST_SLOTS:
+        ways = [None for _ in parts]
     if all(part.is_full and (way is None or way[0] == [part]) for part, way in zip(parts, ways, strict=True)):
         return None  # all parts are in memory, and so will be the result: PyTorch's copies are as good
     in_place = [way or _itself(part) for part, way in zip(parts, ways, strict=True)]
@@ -125,7 +127,7 @@ def _computed(part: View, deepest: int, of_same: bool = False) -> _Computed | No
     if of_same and is_cast(maker):
         steps = 0
     is_simple = deepest >= steps and 1 <= len(maker.inputs) <= _MOST_OPERANDS
-    views = operands_of(part) if is_simple and slots_of_operation(maker) <= _MOST_SLOTS else None
+    views = operands_of(part) if is_simple and not isinstance(maker, Random) else None
     if views is None:
         return _itself(part) if of_same and _is_repeated(part) else None
     operands = [_computed(view, deepest - steps, of_same) for view in views]
@@ -136,6 +138,12 @@ def _computed(part: View, deepest: int, of_same: bool = False) -> _Computed | No
         operands = [_itself(first)]
     inputs = [view for views, _ in operands for view in views]
     return inputs, lambda *values: maker.expression(*_values(operands, values))
+
+
+def _slots(ways: list[_Computed | None]) -> int:
+    """Issue slots to compute an element of each part."""
+    numbers = (Expression("scalar", attribute=f"t{i}") for i in itertools.count())
+    return slots_of_values(way[1](*itertools.islice(numbers, len(way[0]))) for way in ways if way is not None)
 
 
 def _is_repeated(view: View) -> bool:

@@ -10,19 +10,22 @@ import torch
 
 from ..ir.fake_tensors import real_tensors
 from ..ir.gather import counts_up
-from ..ir.graph import Call, Graph, Map, View
+from ..ir.graph import Call, Graph, Map, Operation, Reduce, View
 from ..ir.layout import Layout
 from .add_chains import change_terms, find_sums
 from .batching import stacked
 
 _eq = torch.ops.aten.eq.Scalar
-_FEWEST = 3  # terms; kernels that read a sum of fewer choose between them
+# Terms: kernels that read a sum of fewer choose between them, but for copies, whose source takes any order.
+_FEWEST, _FEWEST_COPIED = 4, 3
 
 
 def stack_selected(graph: Graph) -> None:
     """Replace terms of sums that together have each index of a dimension by one stack."""
+    readers = graph.readers()
     for sum_ in find_sums(graph):
         (result,) = sum_.last.results
+        fewest = _FEWEST_COPIED if all(map(_only_copies, readers.get(result, ()))) else _FEWEST
         if not result.layout.is_row_major:
             continue
         terms = dict(enumerate(sum_.terms))
@@ -34,13 +37,18 @@ def stack_selected(graph: Graph) -> None:
                 selected.setdefault(dim, {}).setdefault(index, place)
         for dim, places in selected.items():
             count = result.layout.sizes[dim]
-            if len(places) != count or count < _FEWEST:
+            if len(places) != count or count < fewest:
                 continue
             views = [_part(terms.pop(places[i]), dim) for i in range(count)]
             value = stacked(graph, views, dim)
             terms[places[0]] = View(value, value.layout)
         if len(terms) < len(sum_.terms):
             change_terms(graph, sum_, list(terms.values()))
+
+
+def _only_copies(reader: Operation | None) -> bool:
+    """True for an operation that no program computes, or that only copies."""
+    return not isinstance(reader, (Map, Reduce)) or (isinstance(reader, Map) and reader.name == "clone")
 
 
 def _selected(graph: Graph, term: View) -> tuple[int, int] | None:
@@ -65,7 +73,8 @@ def _only_index(graph: Graph, condition: View, size: int, stride: int) -> int | 
     constant, equal = graph.constants.get(condition.value), condition.value.maker
     if constant is not None:
         with real_tensors():
-            places = constant.as_strided((size,), (stride,), condition.layout.offset).nonzero().flatten().tolist()
+            offset = constant.storage_offset() + condition.layout.offset
+            places = constant.as_strided((size,), (stride,), offset).nonzero().flatten().tolist()
         return places[0] if len(places) == 1 else None
     if not isinstance(equal, Call) or equal.operator is not _eq:
         return None

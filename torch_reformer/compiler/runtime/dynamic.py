@@ -164,7 +164,10 @@ class Dynamic(Compiled):
             symbols.close()
 
     def _sized(self, args: Sequence[Any]) -> GraphModule:
-        """The graph with fake values of its nodes for these arguments."""
+        """The graph with fake values of its nodes for these arguments. Sizes that depend on values stay unknown: the
+        plan is that of other values, too."""
+        if self._unknown:
+            return static(self.symbolic.module, args)
         try:
             sized = self.symbolic.at(self.symbolic.values(args))
         except Unsupported:
