@@ -10,6 +10,7 @@ from torch_reformer.compiler.ir.before_copy import in_operand
 from torch_reformer.compiler.ir.fake_tensors import layout_of
 from torch_reformer.compiler.joint_graph import read_before_copies as module
 
+BACKWARD = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward.default
 ATTENTION = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu.default
 
 
@@ -70,6 +71,14 @@ def read_twice(x):
     return ATTENTION(*(copy[i].transpose(1, 2) for i in range(3)))[0], copy + 1
 
 
+def gradients(x):
+    """The copy is the gradient of attention's result."""
+    q, k, v = parts_of(x * 3).transpose(2, 3)
+    result, logs = ATTENTION(q, k, v)
+    copy = parts_of(x * 2).clone(memory_format=torch.contiguous_format)
+    return BACKWARD(copy[0].transpose(1, 2), q, k, v, result, logs, 0.0, False)[0]
+
+
 def rotated(x):
     return torch.view_as_real(torch.view_as_complex(x.view(4, 24, 48, 2)) * 1j).flatten(-2)
 
@@ -82,6 +91,7 @@ CASES = {
     "of an input": (lambda x: attended(parts_of(x)), False),  # which may be written to, as a result may be
     "returned": (returned, False),
     "read twice": (read_twice, False),
+    "gradients": (gradients, False),
     "rotated": (lambda x: attended(parts_of(rotated(x))), False),  # a result of complex numbers
     "columns apart": (lambda x: attended(parts_of(x * 2, 8).transpose(-1, -2)), False),
     "unaligned": (lambda x: attended(parts_of(x * 2)[..., 2:14]), False),
@@ -93,7 +103,7 @@ CASES = {
 def test_operands(name, monkeypatch):
     """Attention reads all of its operands in place, with the same result, or none. On CPUs, in the place of GPUs'
     kernels."""
-    monkeypatch.setattr(module, "KERNELS", {ATTENTION: ("flash", False)})
+    monkeypatch.setattr(module, "KERNELS", {ATTENTION: ("flash", False), BACKWARD: ("flash", True)})
     function, is_read = CASES[name]
     x = torch.randn(4, 24, 96)
     graph = make_fx(function, tracing_mode="fake")(x)

@@ -17,8 +17,6 @@ _SLOTS = {  # of operations that take more than one instruction
     **{"pow": 24, "sin": 24, "cos": 24, "atan2": 40, "fmod": 24},
 }
 _LEAVES = ("acc", "full", "channel", "row", "plane", "scalar", "constant", "rows", "columns", "channel_index")
-
-
 _known: WeakKeyDictionary[Map, int] = WeakKeyDictionary()  # the planner asks some 10,000 times
 
 

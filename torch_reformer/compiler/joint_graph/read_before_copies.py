@@ -35,19 +35,30 @@ def read_before_copies(module: GraphModule) -> None:
 
 
 def _operands(copy: Node) -> list[Node]:
-    """Views of the copy that attention reads; none if anything else reads the copy."""
+    """Views of the copy that are queries, keys and values; none if anything else reads the copy."""
     found: dict[Node, None] = {}
     todo = [copy]
     while todo:
         node = todo.pop()
         for user in node.users:
-            if user.target in KERNELS:
+            if _reads_as_rows(user, node):
                 found[node] = None
             elif is_view(user):
                 todo.append(user)
             else:
                 return []
     return list(found)
+
+
+def _reads_as_rows(user: Node, operand: Node) -> bool:
+    """True for a call of attention of which the operand is queries, keys or values alone. A gradient whose layout is
+    not the result's would be copied within the call."""
+    if user.target not in KERNELS:
+        return False
+    _, is_backward = KERNELS[user.target]
+    first = int(is_backward)  # behind the result's gradient
+    others = (*user.args[:first], *user.args[first + 3 :], *user.kwargs.values())
+    return operand in user.args[first : first + 3] and operand not in others
 
 
 def _can_keep(base: Node, copy: Node) -> bool:
