@@ -1,7 +1,7 @@
 # Each target first sets up what it needs (.venv, torch, the tools, the native library).
 #   make demo   train a small network with torch_reformer and with PyTorch, side by side
 #   make test   run the fast tests, twenty minutes on two idle cores; ARGS="-k conv2d -x" is passed to pytest
-#   make test-slow  run the slow tests, twenty minutes, except those that CI runs each night
+#   make test-slow  run the slow tests, three quarters of an hour, except those that CI runs each night
 #   make test-all  run all tests, with more random examples
 #   make test-gpu  run the tests that need a GPU
 #   make build  build the native library and the kernels for this machine's GPUs, in place, or for those in

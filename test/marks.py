@@ -2,6 +2,7 @@
 
 import importlib.util
 import os
+from collections.abc import Container
 
 import pytest
 import torch
@@ -19,8 +20,10 @@ needs_solver = pytest.mark.skipif(
 needs_cpu_build = pytest.mark.skipif(torch.backends.cuda.is_built(), reason="this torch is built for GPUs")
 
 
-def slow(*values: object) -> list:
-    return [pytest.param(value, marks=pytest.mark.slow) for value in values]
+def slow(*values: object, each_night: Container = ()) -> list:
+    """Parameters of slow tests. Those in `each_night` are left to `make test-all`."""
+    nightly = [pytest.mark.slow, pytest.mark.nightly]
+    return [pytest.param(value, marks=nightly if value in each_night else pytest.mark.slow) for value in values]
 
 
 def require(package: str, group: str) -> None:

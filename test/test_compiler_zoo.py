@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from marks import needs_aten, slow
 from torch import Tensor, nn
 from training_models import Language, Layer, conv_norm, relative_error, step
-from zoo import BERT, HEAVY, QUICK, Case, Hardsigmoid, made, replaced, results, trained, words
+from zoo import BERT, EACH_NIGHT, HEAVY, QUICK, Case, Hardsigmoid, made, replaced, results, trained, words
 
 import torch_reformer  # noqa: F401  registers the operators
 from torch_reformer.compiler.backend import reformer
@@ -44,7 +44,7 @@ def exactly(case: Case) -> tuple[list[Tensor], list[Tensor]]:
     return results(dataclasses.replace(case, models=models), torch.float64)
 
 
-@pytest.mark.parametrize("name", [*QUICK, *slow(*HEAVY)])
+@pytest.mark.parametrize("name", [*QUICK, *slow(*HEAVY, each_night=EACH_NIGHT)])
 def test_a_training_step(name):
     """In fp64 each gradient equals PyTorch's. In fp32 the gradients are as near to those as PyTorch's, in most of five
     runs: if a ReLU's input is rounded to the other side of zero, either side's gradients move at random."""
@@ -221,6 +221,7 @@ def inductor():
 
 
 @pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize("make", [resnet, gpt])
 def test_losses_of_300_steps(make, inductor):
     """Losses follow PyTorch's as closely as those of torch.compile's own backend do."""

@@ -4,13 +4,13 @@ import copy
 
 import pytest
 import torch
-from marks import needs_aten
+from marks import needs_aten, slow
 from test_training_step import eager, quiet, same  # noqa: F401
-from zoo import HEAVY, QUICK, Hardsigmoid, made, replaced
+from zoo import EACH_NIGHT, HEAVY, QUICK, Hardsigmoid, made, replaced
 
 import torch_reformer
 
-pytestmark = [needs_aten, pytest.mark.slow]
+pytestmark = needs_aten
 
 MODELS = (
     *("t5", "vit", "gpt2", "distilbert", "bert", "mixer", "beit", "convnext", "poolformer", "shufflenet"),
@@ -35,7 +35,7 @@ def loss_of(model, *inputs):
     return model(*inputs)
 
 
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("name", slow(*MODELS, each_night=EACH_NIGHT))
 def test_20_steps(name):
     one, inputs = case_of(name)
     other = copy.deepcopy(one)

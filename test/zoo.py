@@ -200,6 +200,11 @@ HEAVY = {
     "gan": zoo_own.gan,
 }
 QUICK = zoo_own.QUICK
+# Deep models, whose tests take a minute each; the layers of most are in the others, too.
+EACH_NIGHT = {
+    *("densenet", "inception", "hrnet", "ghostnet", "repvgg"),
+    *("nfnet", "coatnet", "efficientnet", "googlenet"),
+}
 
 
 def made(make: Callable[[], Case], seed=0) -> Case:
