@@ -145,7 +145,7 @@ SIDES = {
     "fused": fused,
     "compiled": torch.compile,
     "reformer": functools.partial(torch.compile, backend="reformer"),
-    "reformer_less_memory": functools.partial(torch.compile, backend="reformer", options={"memory_budget": 0.9}),
+    "reformer_less_memory": functools.partial(torch.compile, backend="reformer", options={"memory_budget": 0.7}),
     "reformer_half_memory": functools.partial(torch.compile, backend="reformer", options={"memory_budget": 0.5}),
     "torch_graphed": Graphed,
     "compiled_graphed": functools.partial(torch.compile, mode="reduce-overhead"),  # CUDA graphs of its own

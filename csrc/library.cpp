@@ -32,6 +32,9 @@ STABLE_TORCH_LIBRARY(reformer, m) {
   m.def(
       "_embedding_grad(Tensor grad, Tensor ids, SymInt rows, SymInt padding, bool by_frequency, "
       "Tensor? base=None, SymInt tables=1) -> Tensor");
+  m.def(
+      "_add_embedding_grad_(Tensor(a!) sum, Tensor grad, Tensor ids, SymInt padding=-1, SymInt tables=1) -> "
+      "Tensor(a!)");
   m.def("_row_numbers(Tensor index, SymInt rows, str of, SymInt tables=1) -> Tensor");
   m.def("_sort_rows(Tensor numbers, SymInt rows) -> (Tensor, Tensor)");
   m.def("_segment_sum(Tensor source, Tensor order, Tensor begins, Tensor? base, Tensor? factors) -> Tensor");
@@ -62,6 +65,7 @@ STABLE_TORCH_LIBRARY(reformer, m) {
   m.impl("_conv2d", TORCH_BOX(&reformer::conv2d_of_geometry));            \
   m.impl("_contiguous", TORCH_BOX(&reformer::contiguous_copy));           \
   m.impl("_embedding_grad", TORCH_BOX(&reformer::embedding_grad));        \
+  m.impl("_add_embedding_grad_", TORCH_BOX(&reformer::add_embedding_grad)); \
   m.impl("_max_pool2d", TORCH_BOX(&reformer::max_pool2d));                \
   m.impl("_max_pool2d_grad", TORCH_BOX(&reformer::max_pool2d_grad));      \
   m.impl("_row_numbers", TORCH_BOX(&reformer::row_numbers));              \

@@ -1,5 +1,7 @@
 """Gradients of embedding tables in compiled graphs."""
 
+import copy
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -52,6 +54,85 @@ def test_the_operator_is_pytorchs_on_a_cpu():
     assert torch.equal(found, torch.ops.aten.embedding_dense_backward(grad, ids, 9, 2, False))
     with pytest.raises(RuntimeError, match=r"_embedding_grad: grad has size \[5, 4, 3\], which is not that of the ids"):
         torch.ops.reformer._embedding_grad(grad, ids[0], 9, 2, False)
+
+
+@pytest.mark.parametrize("padding", [-1, 0, 3])
+def test_added_in_place(padding):
+    ids, grad, sum = torch.randint(0, 9, (5, 4)), torch.randn(5, 4, 3), torch.randn(9, 3)
+    expected = sum + torch.ops.aten.embedding_dense_backward(grad, ids, 9, padding, False)
+    torch.testing.assert_close(torch.ops.reformer._embedding_grad(grad, ids, 9, padding, False, sum), expected)
+    found = torch.ops.reformer._add_embedding_grad_(sum, grad, ids, padding)
+    assert found.data_ptr() == sum.data_ptr()
+    torch.testing.assert_close(sum, expected)
+    with pytest.raises(RuntimeError, match=r"sum has size \[3, 9\] and strides \[1, 3\], not contiguous rows of 3"):
+        torch.ops.reformer._add_embedding_grad_(sum.t(), grad, ids)
+
+
+def of_rows(grad, ids):
+    return torch.ops.reformer._embedding_grad(grad, ids, 9, 3, False)
+
+
+SUMS = {  # of gradients of one table
+    "a product": lambda x, grad, ids: x @ x.t() @ grad[:9] + of_rows(grad, ids),
+    "a product behind": lambda x, grad, ids: of_rows(grad, ids) + x @ x.t() @ grad[:9],
+    "products": lambda x, grad, ids: x @ grad[:5] + of_rows(grad, ids) + x.sin() @ grad[:5] + of_rows(grad * 3, ids),
+    "a program": lambda x, grad, ids: x[:, :3].sin() + of_rows(grad, ids),
+    "an input": lambda x, grad, ids: grad[:9] + of_rows(grad, ids),
+    "a result": lambda x, grad, ids: (lambda y: (y + of_rows(grad, ids), y))(x @ grad[:5]),
+    "what is read later": lambda x, grad, ids: (lambda y: (y + of_rows(grad, ids)) @ y.t())(x @ grad[:5]),
+    "itself": lambda x, grad, ids: (lambda y: y + of_rows(y, ids[:9]))(x @ grad[:5]),
+    "columns": lambda x, grad, ids: (x @ x.t())[:, :3] + of_rows(grad, ids),
+    "the other order of memory": lambda x, grad, ids: (grad[:5].t() @ x.t()).t() + of_rows(grad, ids),
+    "another type": lambda x, grad, ids: (x @ grad[:5]).float() + of_rows(grad, ids),
+}
+
+
+@needs_aten
+@pytest.mark.parametrize("name", SUMS)
+def test_sums_with_other_gradients(name):
+    """They are in the memory of the other gradient only if nothing else reads it."""
+    torch._dynamo.reset()
+    x, grad, ids = torch.randn(9, 5).double(), torch.randn(12, 3).double(), torch.randint(0, 9, (12,))
+    kept = x.clone(), grad.clone(), ids.clone()
+    found = torch.compile(SUMS[name], backend="reformer")(x, grad, ids)
+    torch.testing.assert_close(found, SUMS[name](x, grad, ids))
+    assert all(map(torch.equal, (x, grad, ids), kept))
+
+
+class Tied(torch.nn.Module):
+    """Words from words, by one table. shared: it is read by another product, too."""
+
+    def __init__(self, padding=None, shared=False):
+        super().__init__()
+        self.words, self.first, self.shared = torch.nn.Embedding(50, 16, padding), torch.nn.Linear(16, 16), shared
+
+    def forward(self, ids, classes):
+        x = self.first(self.words(ids)).tanh()
+        if self.shared:
+            x = x + torch.softmax(x @ self.words.weight.t(), -1) @ self.words.weight
+        return F.cross_entropy((x @ self.words.weight.t()).flatten(0, 1), classes.flatten())
+
+
+@needs_aten
+@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
+@pytest.mark.parametrize("shared", [False, True])
+@pytest.mark.parametrize("padding", [None, 3])
+def test_a_table_that_is_also_a_weight(padding, shared, device):
+    """Its gradients, also where a backward runs twice."""
+    torch._dynamo.reset()
+    torch.manual_seed(0)
+    model = Tied(padding, shared).to(device)
+    given = [torch.randint(0, 50, (4, 7), device=device) for _ in range(2)]
+    double = copy.deepcopy(model).double()
+    exact = torch.autograd.grad(double(*given), [*double.parameters()])
+    loss = torch.compile(model, backend="reformer")(*given)
+    first = torch.autograd.grad(loss, [*model.parameters()], retain_graph=True)
+    kept = [each.clone() for each in first]
+    second = torch.autograd.grad(3 * loss, [*model.parameters()])
+    for own, before, other, expected in zip(first, kept, second, exact, strict=True):
+        assert torch.equal(own, before)
+        torch.testing.assert_close(own.double(), expected, rtol=1e-4, atol=1e-5)
+        torch.testing.assert_close(other.double(), 3 * expected, rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.gpu

@@ -15,4 +15,7 @@ namespace reformer {
 Tensor embedding_grad(const Tensor& grad, const Tensor& ids, int64_t rows, int64_t padding, bool by_frequency,
                       const std::optional<Tensor>& base, int64_t tables);
 
+// Adds that gradient to `sum` in place, [rows, columns] and contiguous, and returns it.
+Tensor add_embedding_grad(Tensor sum, const Tensor& grad, const Tensor& ids, int64_t padding, int64_t tables);
+
 }  // namespace reformer

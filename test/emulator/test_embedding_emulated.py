@@ -156,6 +156,8 @@ def test_base(warp):
     base = torch.randint(-8, 9, (50, 24)).bfloat16()
     expected = base.double().index_add(0, ids, grad.double())
     assert torch.equal(gradient(ids, grad, 50, base=base, warp=warp), expected.bfloat16())
+    expected[7] = base[7]
+    assert torch.equal(gradient(ids, grad, 50, base=base, padding=7, warp=warp), expected.bfloat16())
 
 
 @pytest.mark.parametrize("warp", [32, *slow(64)])

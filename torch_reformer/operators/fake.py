@@ -188,6 +188,10 @@ def register(library: torch.library.Library) -> None:
     def _(grad, ids, rows, padding, by_frequency, base=None, tables=1):
         return grad.new_empty((rows, grad.shape[-1]))
 
+    @torch.library.register_fake("reformer::_add_embedding_grad_", lib=library)
+    def _(sum, grad, ids, padding=-1, tables=1):
+        return sum
+
     @torch.library.register_fake("reformer::_row_numbers", lib=library)
     def _(index, rows, of, tables=1):
         return index.new_empty(index.shape, dtype=torch.int32)

@@ -15,7 +15,7 @@ from ..fusion.titles import kind_and_operations, title
 from ..ir.access import Access
 from ..ir.collectives import is_all_reduce
 from ..ir.concats import is_concat, memory_of, parts_of
-from ..ir.custom_ops import add_product, append, packed_starts
+from ..ir.custom_ops import add_product, after, append, packed_starts, scale_in_place
 from ..ir.graph import Call, Casts, Conv, ConvGrads, Graph, Operation, Typed, Value, View, replaced
 from ..ir.iteration_space import IterationSpace
 from ..ir.layout import Layout
@@ -33,6 +33,8 @@ _full = torch.ops.aten.full.default
 _zero = torch.ops.aten.zero_.default
 _cat = torch.ops.aten.cat.default
 _cast_all = torch.ops.reformer._cast_all.default
+_embedding_grad = torch.ops.reformer._embedding_grad.default
+_SUMS = _mm, aten.mm.dtype, _addmm, add_product, _embedding_grad  # calls whose results are in memory of their own
 
 
 @dataclass(frozen=True)
@@ -125,6 +127,8 @@ class _Emitter:
             results = [self._number(operation.operands[0])]
         elif operation.operator is add_product:
             results = [self._add_product(operation)]
+        elif operation.operator is _embedding_grad and len(operation.args) > 5:
+            results = [self._add_embedding_grad(operation)]
         elif operation.operator is append:
             results = [self._append(operation)]
         elif is_all_reduce(operation.operator) and self._is_for(operation, operation.operands[0].value):
@@ -141,10 +145,7 @@ class _Emitter:
     def _add_product(self, operation: Call) -> int:
         """Emit the sum of a tensor and a product, in place of the tensor if nothing else reads it."""
         sum, *factors = operation.operands
-        readers = [each for each in self.readers[sum.value] if each is None or not is_after(each)]
-        total = self._number(sum)
-        if sum.value.maker is None or readers != [operation]:
-            (total,) = self.steps.aten(aten.clone.default, (total,))
+        total = self._summed(sum, operation)
         dtype = sum.value.dtype
         if factors[0].value.dtype == dtype:
             self.steps.aten(aten.addmm.out, (total, *map(self._number, factors)), {"out": total})
@@ -152,6 +153,30 @@ class _Emitter:
             batch, *matrices = (_as_batch(view) for view in (sum, *factors))
             (out,) = self.steps.view(total, batch.layout.sizes, batch.layout.strides)
             self.steps.aten(aten.baddbmm.dtype_out, (out, *map(self._number, matrices), dtype), {"out": out})
+        return total
+
+    def _add_embedding_grad(self, operation: Call) -> int:
+        """Emit the sum of a tensor and the gradient of a table, in place of the tensor if nothing else reads it."""
+        grad, ids, _, padding, _, sum = operation.args
+        total = self._summed(sum, operation)
+        args = total, self._number(grad), self._number(ids), padding, *operation.kwargs.values()
+        self.steps.aten(torch.ops.reformer._add_embedding_grad_.default, args, {})
+        return total
+
+    def _summed(self, sum: View, operation: Call) -> int:
+        """Number of the tensor to which the operation adds: the sum so far, or a copy of it if it is not the plan's own
+        or something else reads it. A tensor that the plan scales in place is dead for others (lowering/from_fx.py)."""
+        total, value = self._number(sum), sum.value
+        operators = [getattr(each, "operator", None) for each in (value.maker, *self.readers[value])]
+        is_own = operators[0] in _SUMS or scale_in_place in operators or self._is_made(value)
+        readers = [
+            reader
+            for reader, operator in zip(self.readers[value], operators[1:], strict=True)
+            if operator not in (after, scale_in_place)
+        ]
+        if readers == [operation] and is_own and sum.layout.is_row_major:
+            return total
+        (total,) = self.steps.aten(aten.clone.default, (total,), {"memory_format": torch.contiguous_format})
         return total
 
     def _append(self, call: Call) -> int:
@@ -163,9 +188,13 @@ class _Emitter:
 
     def _is_for(self, call: Call, value: Value) -> bool:
         """True if the plan makes the value, in memory of its own, for this call only."""
-        maker, group = value.maker, self.fusion.groups.get(self.fusion.group_of.get(value.maker, -1))
-        is_made = (group and value not in group.destinations) or getattr(maker, "operator", None) is _cat
-        return bool(is_made) and self.readers[value] == [call]
+        is_cat = getattr(value.maker, "operator", None) is _cat
+        return (is_cat or self._is_made(value)) and self.readers[value] == [call]
+
+    def _is_made(self, value: Value) -> bool:
+        """True if a program of the plan makes the value, in memory of its own."""
+        group = self.fusion.groups.get(self.fusion.group_of.get(value.maker, -1))
+        return bool(group) and value not in group.destinations
 
     def _all_reduce(self, call: Call) -> list[int]:
         """Emit an all-reduce in place of its operand, whose copy would move as many bytes."""

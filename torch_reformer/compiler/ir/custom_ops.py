@@ -49,6 +49,7 @@ def _(tensor: Tensor, factor: Tensor) -> Tensor:
 
 
 scaled = torch.ops.reformer._scaled.default
+scale_in_place = torch.ops.reformer._scale_.default  # of what is dead otherwise
 
 
 @torch.library.custom_op("reformer::_after", mutates_args=())

@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.fx import GraphModule, Node
 
 from ...runtime.sizes import Real
-from ..ir.custom_ops import CONSTANT, DONATED, USER_CAST, scaled, unpack
+from ..ir.custom_ops import CONSTANT, DONATED, USER_CAST, scale_in_place, scaled, unpack
 from ..ir.fake_tensors import Unsupported, layout_of, real_tensors, typed
 from ..ir.graph import Call, Graph, View, views_of
 from ..ir.layout import Layout
@@ -24,7 +24,6 @@ from .pointwise import rounding_cast
 from .unplanned import is_view, why_unknown, why_unplanned
 
 aten = torch.ops.aten
-SCALE = torch.ops.reformer._scale_.default
 
 
 def lower_fx(module: GraphModule) -> tuple[Graph, list[Tensor]]:
@@ -143,7 +142,7 @@ class _Lowering:
         if (result := self._view(node, args, value)) is not None:
             return result
         if _scales_donated(node):
-            target = SCALE
+            target = scale_in_place
         rule = rounding_cast if USER_CAST in node.meta else RULES.get(target)
         if rule is not None and not is_left_out(node):
             if (result := rule(self.graph, value, *args, **kwargs)) is not None:

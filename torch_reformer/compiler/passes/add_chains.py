@@ -59,12 +59,18 @@ def change_terms(graph: Graph, sum: Sum, terms: list[View]) -> None:
     """Make the sum add up other terms. Additions that nobody reads any more are left to drop_unused."""
     (result,) = sum.last.results
     *others, last = terms
-    if not others:
+    if others:
+        sum.last.inputs = [add_up(graph, sum, others), last]
+    else:
         graph.substitute({result: last})
-        return
+
+
+def add_up(graph: Graph, sum: Sum, terms: list[View]) -> View:
+    """Add additions of these terms in front of the sum's last."""
+    (result,) = sum.last.results
+    total, *others = terms
     type = Typed(result.layout, result.dtype, result.device)
-    total = others[0]
-    for term in others[1:]:
+    for term in others:
         partial = add_at(graph, place_of(graph, sum.last), Map([total, term], "add", lambda x, y: x + y), type)
         total = View(partial, partial.layout)
-    sum.last.inputs = [total, last]
+    return total

@@ -21,9 +21,9 @@ from ..analysis.report import Report
 from ..codegen.emit_plan import EmittedPlan
 from ..fusion.greedy import Fusion
 from ..fusion.ilp.planner import IlpSummary
+from ..ir.custom_ops import scale_in_place
 from ..ir.fake_tensors import real_tensors
 from ..ir.graph import Call, Graph, View
-from ..lowering.from_fx import SCALE
 from .compiled import Compiled, reporting
 from .pickled_tensors import Constants
 from .precompile import precompile
@@ -143,5 +143,5 @@ def _views(graph: Graph, inputs: int) -> list[tuple[int, int]]:
 def _scaled(graph: Graph) -> list[int]:
     """Positions of inputs that a backward scales in place, for which the forward saved them."""
     calls = [operation for operation in graph.operations if isinstance(operation, Call)]
-    written = {value for call in calls if call.operator is SCALE for value in call.writes}
+    written = {value for call in calls if call.operator is scale_in_place for value in call.writes}
     return [place for place, value in enumerate(graph.inputs) if value in written]
