@@ -58,22 +58,22 @@ STABLE_TORCH_LIBRARY(reformer, m) {
   m.def("_run_held(int held, int plan) -> Tensor[]");
 }
 
-#define REFORMER_IMPLEMENT(m)                                             \
-  m.impl("conv2d", TORCH_BOX(&reformer::conv2d));                         \
-  m.impl("conv2d_input_grad", TORCH_BOX(&reformer::conv2d_input_grad));   \
-  m.impl("conv2d_weight_grad", TORCH_BOX(&reformer::conv2d_weight_grad)); \
-  m.impl("_conv2d", TORCH_BOX(&reformer::conv2d_of_geometry));            \
-  m.impl("_contiguous", TORCH_BOX(&reformer::contiguous_copy));           \
-  m.impl("_embedding_grad", TORCH_BOX(&reformer::embedding_grad));        \
+#define REFORMER_IMPLEMENT(m)                                               \
+  m.impl("conv2d", TORCH_BOX(&reformer::conv2d));                           \
+  m.impl("conv2d_input_grad", TORCH_BOX(&reformer::conv2d_input_grad));     \
+  m.impl("conv2d_weight_grad", TORCH_BOX(&reformer::conv2d_weight_grad));   \
+  m.impl("_conv2d", TORCH_BOX(&reformer::conv2d_of_geometry));              \
+  m.impl("_contiguous", TORCH_BOX(&reformer::contiguous_copy));             \
+  m.impl("_embedding_grad", TORCH_BOX(&reformer::embedding_grad));          \
   m.impl("_add_embedding_grad_", TORCH_BOX(&reformer::add_embedding_grad)); \
-  m.impl("_max_pool2d", TORCH_BOX(&reformer::max_pool2d));                \
-  m.impl("_max_pool2d_grad", TORCH_BOX(&reformer::max_pool2d_grad));      \
-  m.impl("_row_numbers", TORCH_BOX(&reformer::row_numbers));              \
-  m.impl("_scale_", TORCH_BOX(&reformer::scale_in_place));                \
-  m.impl("_segment_sum", TORCH_BOX(&reformer::segment_sum));              \
-  m.impl("_sort_rows", TORCH_BOX(&reformer::sort_rows));                  \
-  m.impl("_run", TORCH_BOX(&reformer::run_plan));                         \
-  m.impl("stitch", TORCH_BOX(&reformer::stitch));                         \
+  m.impl("_max_pool2d", TORCH_BOX(&reformer::max_pool2d));                  \
+  m.impl("_max_pool2d_grad", TORCH_BOX(&reformer::max_pool2d_grad));        \
+  m.impl("_row_numbers", TORCH_BOX(&reformer::row_numbers));                \
+  m.impl("_scale_", TORCH_BOX(&reformer::scale_in_place));                  \
+  m.impl("_segment_sum", TORCH_BOX(&reformer::segment_sum));                \
+  m.impl("_sort_rows", TORCH_BOX(&reformer::sort_rows));                    \
+  m.impl("_run", TORCH_BOX(&reformer::run_plan));                           \
+  m.impl("stitch", TORCH_BOX(&reformer::stitch));                           \
   m.impl("conv2d_epilogue", TORCH_BOX(&reformer::conv2d_epilogue))
 
 STABLE_TORCH_LIBRARY_IMPL(reformer, CPU, m) { REFORMER_IMPLEMENT(m); }

@@ -29,9 +29,7 @@ def add_embedding_grads(graph: Graph) -> None:
         for view in gradients:
             call = view.value.maker
             base = Call(_embedding_grad, (*call.args[:5], total), dict(call.kwargs))
-            value = add_at(
-                graph, place_of(graph, sum_.last), base, Typed(result.layout, result.dtype, result.device)
-            )
+            value = add_at(graph, place_of(graph, sum_.last), base, Typed(result.layout, result.dtype, result.device))
             total = View(value, value.layout)
         graph.substitute({result: total})
 
