@@ -3,7 +3,7 @@
 import pytest
 import torch
 import torch.nn.functional as F
-from compiled_steps import executables
+from compiled_steps import executables, kinds
 from marks import needs_aten
 from plan_memory import peak_bytes
 from torch import nn
@@ -158,9 +158,27 @@ def with_temperature(x, weight, bias, labels):
     return F.cross_entropy(scores(F.normalize(x), F.normalize(weight)) * bias[0].exp(), labels)
 
 
+class Rows(torch.autograd.Function):
+    """Rows of a table, with the gradient that graphs on GPUs have."""
+
+    @staticmethod
+    def forward(ctx, table, numbers):
+        ctx.save_for_backward(numbers)
+        ctx.rows = len(table)
+        return table[numbers]
+
+    @staticmethod
+    def backward(ctx, grad):
+        return torch.ops.reformer._embedding_grad(grad, *ctx.saved_tensors, ctx.rows, 3, False), None
+
+
+def looked_up(x, weight, bias, labels):
+    return F.cross_entropy(scores(x * Rows.apply(weight, labels.roll(1)), weight), labels)
+
+
 LOSSES = [plain, with_bias, as_sum, each_row, smoothed, ignoring, ignoring_another, weighted, weighted_sum, with_z_loss]
 LOSSES += [capped, of_sequences, shifted_scores, shifted_labels, soft_labels, transposed_weight, tied]
-LOSSES += [written, two_heads, with_means, several_labels, with_temperature]
+LOSSES += [written, two_heads, with_means, several_labels, with_temperature, looked_up]
 
 
 @pytest.mark.parametrize("factor", [1.0, 0.7])
@@ -170,6 +188,22 @@ def test_losses(loss, factor, chunks):
     found, expected = (outcome(each, given, labels, factor) for each in (compiled(loss), loss))
     torch.testing.assert_close(found, expected, rtol=1e-11, atol=1e-13)
     assert chunks and chunks[0] > 1
+
+
+@pytest.mark.parametrize("classes", [CLASSES, 91])
+def test_a_table_that_is_also_the_weight(classes, chunks, monkeypatch):
+    """The gradient of its rows is added to what the forward saved, or to a copy where a backward may run again."""
+    x, table, labels = torch.randn(ROWS, DEPTH), torch.randn(classes, DEPTH), torch.arange(ROWS) * 7 % classes
+    given = [each.double().requires_grad_() for each in (x, table)]
+    expected = torch.autograd.grad(looked_up(*given, None, labels), given)
+    loss = compiled(looked_up)(*given, None, labels)
+    first = torch.autograd.grad(loss, given, retain_graph=True)
+    second = torch.autograd.grad(loss, given, torch.tensor(3.0).double())
+    torch.testing.assert_close(first, expected)
+    torch.testing.assert_close(second, tuple(3 * each for each in expected))
+    assert chunks
+    steps = kinds(executables(looked_up, *given, None, labels, monkeypatch=monkeypatch)[1])
+    assert "reformer::_add_embedding_grad_" in steps and "aten::clone" not in steps
 
 
 def test_other_sizes(chunks):
