@@ -83,6 +83,7 @@ SUMS = {  # of gradients of one table
     "itself": lambda x, grad, ids: (lambda y: y + of_rows(y, ids[:9]))(x @ grad[:5]),
     "columns": lambda x, grad, ids: (x @ x.t())[:, :3] + of_rows(grad, ids),
     "the other order of memory": lambda x, grad, ids: (grad[:5].t() @ x.t()).t() + of_rows(grad, ids),
+    "another shape": lambda x, grad, ids: (x @ grad[:5]).view(3, 9) + of_rows(grad, ids).view(3, 9),
     "another type": lambda x, grad, ids: (x @ grad[:5]).float() + of_rows(grad, ids),
 }
 

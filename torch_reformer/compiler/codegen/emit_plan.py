@@ -15,7 +15,7 @@ from ..fusion.titles import kind_and_operations, title
 from ..ir.access import Access
 from ..ir.collectives import is_all_reduce
 from ..ir.concats import is_concat, memory_of, parts_of
-from ..ir.custom_ops import add_product, after, append, packed_starts, scale_in_place
+from ..ir.custom_ops import add_product, append, packed_starts, scale_in_place
 from ..ir.graph import Call, Casts, Conv, ConvGrads, Graph, Operation, Typed, Value, View, replaced
 from ..ir.iteration_space import IterationSpace
 from ..ir.layout import Layout
@@ -167,13 +167,10 @@ class _Emitter:
         """Number of the tensor to which the operation adds: the sum so far, or a copy of it if it is not the plan's own
         or something else reads it. A tensor that the plan scales in place is dead for others (lowering/from_fx.py)."""
         total, value = self._number(sum), sum.value
-        operators = [getattr(each, "operator", None) for each in (value.maker, *self.readers[value])]
-        is_own = operators[0] in _SUMS or scale_in_place in operators or self._is_made(value)
-        readers = [
-            reader
-            for reader, operator in zip(self.readers[value], operators[1:], strict=True)
-            if operator not in (after, scale_in_place)
-        ]
+        readers = [each for each in self.readers[value] if each is None or not is_after(each)]
+        scales = [each for each in readers if _scales(each, value)]
+        readers = [each for each in readers if each not in scales]
+        is_own = scales or getattr(value.maker, "operator", None) in _SUMS or self._is_made(value)
         if readers == [operation] and is_own and sum.layout.is_row_major:
             return total
         (total,) = self.steps.aten(aten.clone.default, (total,), {"memory_format": torch.contiguous_format})
@@ -340,6 +337,11 @@ class _Emitter:
         (number,) = self.steps.aten(_empty, (layout.sizes, layout.strides), {"dtype": dtype, "device": device})
         self.types[number] = Typed(layout, dtype, device)
         return number
+
+
+def _scales(operation: Operation | None, value: Value) -> bool:
+    """True if the operation scales the value in place."""
+    return isinstance(operation, Call) and operation.operator is scale_in_place and value in operation.writes
 
 
 def _is_computed_by_kernel(product: Product, kernel: KernelProgram) -> bool:

@@ -35,12 +35,12 @@ def add_embedding_grads(graph: Graph) -> None:
 
 
 def _can_be_added(view: View, dtype: torch.dtype, written: set) -> bool:
-    """True for a gradient of this type that has no base yet, and whose operands nothing writes in place."""
+    """True for a whole gradient of this type that has no base yet, and whose operands nothing writes in place."""
     call = view.value.maker
     return (
         isinstance(call, Call)
         and call.operator is _embedding_grad
         and call.args[4:] == (False,)
-        and view.value.dtype == dtype
+        and (view.layout, view.value.dtype) == (view.value.layout, dtype)
         and written.isdisjoint(operand.value for operand in call.operands)
     )
