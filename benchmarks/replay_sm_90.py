@@ -24,7 +24,7 @@ from torch_reformer.selector.timings import Record, Timing, read_timings
 from torch_reformer.selector.weights_file import load, shipped
 
 RESULTS = Path(__file__).parent / "results"
-TRAINED_ON = [RESULTS / gpu / "timings.fdb.txt.xz" for gpu in ("h100", "h200")]
+TRAINED_ON = [RESULTS / f"{name}.fdb.txt.xz" for name in ("h100/timings", "h200/timings", "h200/drawn")]
 COLUMNS = {
     "problems": "n",
     "speedup_geomean": "over cuDNN",
