@@ -130,14 +130,12 @@ class KeptTokens(nn.Module):
 
 
 class Vocabulary(nn.Module):
-    """Word scores with a vocabulary size that 16-bit matrix products have to pad. tied: by the table of words."""
+    """Word scores with a vocabulary size that 16-bit matrix products have to pad."""
 
-    def __init__(self, words=1030, tied=False):
+    def __init__(self, words=1030):
         super().__init__()
         self.words, self.first, self.second = nn.Embedding(words, 64), nn.Linear(64, 64), nn.Linear(64, 64)
         self.scores = nn.Linear(64, words)
-        if tied:
-            self.scores.weight = self.words.weight
 
     def forward(self, words, classes):
         scores = self.scores(self.second(nn.functional.gelu(self.first(self.words(words)))))
@@ -294,7 +292,6 @@ if __name__ == "__main__":
     models["vocabulary"] = Vocabulary(), [torch.zeros(8, 128, dtype=torch.int64)] * 2
     indices = torch.zeros(2401, dtype=torch.int64), torch.zeros(49, 49, dtype=torch.int64)
     models["large vocabulary"] = Vocabulary(20011), [torch.zeros(8, 1024, dtype=torch.int64)] * 2
-    models["tied vocabulary"] = Vocabulary(20011, tied=True), [torch.zeros(8, 1024, dtype=torch.int64)] * 2
     models["positions"] = Positions(), [torch.randn(64, 12, 49, 49), *indices]
     for name, sizes in {"bias of Swin": (169, 3, 49, True), "bias of T5": (32, 8, 512, False)}.items():
         _, heads, tokens, _ = sizes

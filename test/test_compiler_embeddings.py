@@ -72,32 +72,40 @@ def of_rows(grad, ids):
     return torch.ops.reformer._embedding_grad(grad, ids, 9, 3, False)
 
 
-SUMS = {  # of gradients of one table
-    "a product": lambda x, grad, ids: x @ x.t() @ grad[:9] + of_rows(grad, ids),
-    "a product behind": lambda x, grad, ids: of_rows(grad, ids) + x @ x.t() @ grad[:9],
-    "products": lambda x, grad, ids: x @ grad[:5] + of_rows(grad, ids) + x.sin() @ grad[:5] + of_rows(grad * 3, ids),
-    "a program": lambda x, grad, ids: x[:, :3].sin() + of_rows(grad, ids),
-    "an input": lambda x, grad, ids: grad[:9] + of_rows(grad, ids),
-    "a result": lambda x, grad, ids: (lambda y: (y + of_rows(grad, ids), y))(x @ grad[:5]),
-    "what is read later": lambda x, grad, ids: (lambda y: (y + of_rows(grad, ids)) @ y.t())(x @ grad[:5]),
-    "itself": lambda x, grad, ids: (lambda y: y + of_rows(y, ids[:9]))(x @ grad[:5]),
-    "columns": lambda x, grad, ids: (x @ x.t())[:, :3] + of_rows(grad, ids),
-    "the other order of memory": lambda x, grad, ids: (grad[:5].t() @ x.t()).t() + of_rows(grad, ids),
-    "another shape": lambda x, grad, ids: (x @ grad[:5]).view(3, 9) + of_rows(grad, ids).view(3, 9),
-    "another type": lambda x, grad, ids: (x @ grad[:5]).float() + of_rows(grad, ids),
+SUMS = {  # of gradients of one table, and how many are added in place
+    "a product": (lambda x, grad, ids: x @ x.t() @ grad[:9] + of_rows(grad, ids), 1),
+    "a product behind": (lambda x, grad, ids: of_rows(grad, ids) + x @ x.t() @ grad[:9], 1),
+    "products": (
+        lambda x, grad, ids: x @ grad[:5] + of_rows(grad, ids) + x.sin() @ grad[:5] + of_rows(grad * 3, ids),
+        2,
+    ),
+    "a program": (lambda x, grad, ids: x[:, :3].sin() + of_rows(grad, ids), 1),
+    "an input": (lambda x, grad, ids: grad[:9] + of_rows(grad, ids), 1),
+    "a result": (lambda x, grad, ids: (lambda y: (y + of_rows(grad, ids), y))(x @ grad[:5]), 1),
+    "what is read later": (lambda x, grad, ids: (lambda y: (y + of_rows(grad, ids)) @ y.t())(x @ grad[:5]), 1),
+    "itself": (lambda x, grad, ids: (lambda y: y + of_rows(y, ids[:9]))(x @ grad[:5]), 1),
+    "columns": (lambda x, grad, ids: (x @ x.t())[:, :3] + of_rows(grad, ids), 0),
+    "the other order of memory": (lambda x, grad, ids: (grad[:5].t() @ x.t()).t() + of_rows(grad, ids), 1),
+    "another shape": (lambda x, grad, ids: (x @ grad[:5]).view(3, 9) + of_rows(grad, ids).view(3, 9), 0),
+    "another type": (lambda x, grad, ids: (x @ grad[:5]).float() + of_rows(grad, ids), 0),
 }
 
 
 @needs_aten
 @pytest.mark.parametrize("name", SUMS)
 def test_sums_with_other_gradients(name):
-    """They are in the memory of the other gradient only if nothing else reads it."""
+    """They are added to another gradient's memory, or to that of its copy if anything else reads it."""
     torch._dynamo.reset()
+    function, in_place = SUMS[name]
     x, grad, ids = torch.randn(9, 5).double(), torch.randn(12, 3).double(), torch.randint(0, 9, (12,))
     kept = x.clone(), grad.clone(), ids.clone()
-    found = torch.compile(SUMS[name], backend="reformer")(x, grad, ids)
-    torch.testing.assert_close(found, SUMS[name](x, grad, ids))
+    compiled = torch.compile(function, backend="reformer")
+    compiled(x, grad, ids)
+    with torch.profiler.profile() as profile:
+        found = compiled(x, grad, ids)
+    torch.testing.assert_close(found, function(x, grad, ids))
     assert all(map(torch.equal, (x, grad, ids), kept))
+    assert [event.name for event in profile.events()].count("reformer::_add_embedding_grad_") == in_place
 
 
 class Tied(torch.nn.Module):

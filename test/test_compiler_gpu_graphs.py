@@ -114,13 +114,6 @@ def test_losses_in_chunks():
     assert not any("200" in kind for kind in backward)
 
 
-def test_gradients_of_a_tied_table():
-    """That of its rows is added to the other's memory: no kernel more."""
-    tied, other = kinds()["tied vocabulary"][1], kinds()["large vocabulary"][1]
-    assert tied["reformer::_embedding_grad"] == other["reformer::_embedding_grad"] == 1
-    assert tied["stitch"] <= other["stitch"] and "aten::add.Tensor" not in tied
-
-
 def test_messages():
     """They are read where they are looked up, be that scaled in place before; edges are sorted once a direction, and
     no kernel wraps their numbers."""
