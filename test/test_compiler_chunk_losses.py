@@ -23,6 +23,8 @@ from marks import needs_aten
 from plan_memory import peak_bytes
 from torch import nn
 
+from torch_reformer.compiler.ir.custom_ops import scaled
+from torch_reformer.compiler.ir.fx_utils import followers
 from torch_reformer.compiler.joint_graph import chunk_count, chunk_losses
 
 pytestmark = needs_aten
@@ -295,11 +297,13 @@ def test_a_second_backward(chunks):
 
 
 @pytest.mark.parametrize("budget", [0, 0.5])
-def test_memory_budget(budget, chunks):
+def test_memory_budget(budget, chunks, monkeypatch):
+    """As many chunks as have half of LEAST_ROWS, however long they take."""
+    monkeypatch.setattr(chunk_count, "LEAST_ROWS", 40)
     given, labels = tensors()
     found, expected = (outcome(each, given, labels) for each in (compiled(with_bias, memory_budget=budget), with_bias))
     torch.testing.assert_close(found, expected, rtol=1e-11, atol=1e-13)
-    assert chunks and chunks[0] > 4  # as many as have LEAST_ROWS
+    assert chunks == [2 * ROWS // 40]
 
 
 def plans(loss, monkeypatch, dtype=torch.float64, rows=ROWS):
@@ -328,6 +332,21 @@ def test_each_chunk_waits_for_the_one_before(chunks, monkeypatch):
     first, last = ["aten::mm"] * 3, ["aten::mm", "aten::mm", "aten::addmm.out"]
     of_chunks = [sorted(products[place : place + 3], reverse=True) for place in range(0, 12, 3)]
     assert of_chunks == [first, *[last] * 3]
+
+
+def test_a_forward_needs_the_gradients(monkeypatch):
+    """Otherwise a partition with a memory budget leaves the last chunk to the backward, as it did for GPT-2."""
+    needed, run = [], chunk_losses._Chunks.run
+
+    def after_run(self, bounds):
+        run(self, bounds)
+        loss = self.joint.graph.output_node().args[0][0]
+        for node in self.joint.graph.find_nodes(op="call_function", target=scaled):
+            needed.append(loss in followers(self.joint, [node.args[0]]))
+
+    monkeypatch.setattr(chunk_losses._Chunks, "run", after_run)
+    outcome(compiled(with_bias), *tensors())
+    assert needed == [True] * 3
 
 
 def test_chunks_that_do_not_pay(chunks, monkeypatch):

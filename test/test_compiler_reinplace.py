@@ -63,6 +63,16 @@ def test_a_product_that_is_read_by_other_dimensions(monkeypatch):
     assert forward == 1
 
 
+def test_a_product_with_another_dimension_of_one(monkeypatch):
+    """A stride of one element is of no account: here it is 0, and that of the result is not."""
+
+    def function(x, weight):
+        return (x @ weight).expand(1, 64, 128).relu()
+
+    forward, _ = step_of(function, *matrices((64, 32), (32, 128)), monkeypatch=monkeypatch)
+    assert forward == 1
+
+
 @torch.no_grad()
 def test_rows_with_zeros_behind_them():
     """Padded rows written over another kernel's result, which the plan views in other sizes."""

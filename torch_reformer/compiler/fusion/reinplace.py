@@ -102,7 +102,8 @@ def _same_place(group: FusionGroup, result: Value, key: InputKey, view: View) ->
     memory of the same layout, including zeros behind rows."""
     return (
         key[2] == group.copies.get(result, group.full_map)
-        and result.layout == view.layout
+        and result.layout.matches(view.layout)
+        and result.layout.offset == view.layout.offset
         and result.layout.numel == group.numel
         and result.dtype == view.value.dtype
         and _are_same(result.memory or result.layout, view.value.memory or view.value.layout)

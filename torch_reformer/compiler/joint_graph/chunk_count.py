@@ -1,6 +1,7 @@
 """How many chunks a loss's rows are computed in (chunk_losses.py): as many as keep products efficient and cost little
 time. Each chunk reads the weight again, and reads and writes the sum of the weight's gradients. In return, the backward
-scales these instead of the gradient of the scores. Chunks that save little of a step's memory are not worth it."""
+scales these instead of the gradient of the scores. Chunks that save little of a step's memory are not worth it. With a
+memory budget, time does not count, and chunks are half as large."""
 
 from __future__ import annotations
 
@@ -14,7 +15,7 @@ from ..ir.fx_utils import base_of, bytes_of, followers, size_of
 from .memory_budget import current_budget, us_of_node
 from .row_chunks import PRODUCTS, Rows
 
-LEAST_ROWS = 2048  # of a chunk: products of fewer rows are slower
+LEAST_ROWS = 2048  # of a chunk: products of fewer rows are slower; with a memory budget half as many
 _MOST = 16
 _LONGER = 0.03  # share of a step's time that chunks may take in addition
 _LEAST_SAVED = 0.2  # share of a step's memory that chunks save at least
@@ -25,9 +26,10 @@ _ALIGNED = 256  # rows
 def chunk_bounds(joint: GraphModule, product: Node, rows: Rows) -> list[tuple[int, int]]:
     """Where each chunk begins and ends, in groups of rows; one pair if chunks do not pay."""
     groups, count = math.gcd(*rows.sizes()), product.meta["val"].shape[0]
-    chunks = min(_MOST, groups, count // LEAST_ROWS)
-    if current_budget() == 1:
-        chunks = min(chunks, _most_in_time(joint, product, rows))
+    if current_budget() < 1:
+        chunks = min(_MOST, groups, 2 * count // LEAST_ROWS)
+    else:
+        chunks = min(_MOST, groups, count // LEAST_ROWS, _most_in_time(joint, product, rows))
         if 2 * bytes_of(product) * (chunks - 1) < _LEAST_SAVED * chunks * _bytes_of_step(joint, product):
             chunks = 1
     if chunks < 2:

@@ -188,8 +188,12 @@ class _Chunks:
         before: list[Node] = []
         for bound in bounds:
             before = self._chunk(*bound, bounds[-1][1], before)
+        gradients = [node for node in self.loss.results if node in self.loss.factors or DONATED in node.meta]
+        computed = [self._replace(node, self._total(node)) for node in gradients]
         for node in self.loss.results:
-            self._replace(node, self._total(node))
+            if node not in gradients:
+                # The forward needs the gradients then. A partition could leave the last chunk to the backward otherwise.
+                self._replace(node, self._add(after, self._total(node), computed))
         for node in reversed(self.loss.followers):
             if not node.users:
                 self.graph.erase_node(node)
@@ -269,8 +273,9 @@ class _Chunks:
             total = self._add(aten.div.Tensor, total, size // max(node.meta["val"].numel(), 1))
         return total
 
-    def _replace(self, node: Node, total: Node) -> None:
-        """Make others read the total instead of a node; times the loss's gradient, if the node depends on it."""
+    def _replace(self, node: Node, total: Node) -> Node:
+        """Make others read the total instead of a node; times the loss's gradient, if the node depends on it. Returns the
+        total in the node's type."""
         cast = _cast_of(node, total)
         if cast is None and total.meta["val"].dtype != node.meta["val"].dtype:
             total = self._add(aten._to_copy.default, total, dtype=node.meta["val"].dtype)
@@ -293,6 +298,7 @@ class _Chunks:
                 each.meta["val"] = given_again(each, {})
             cast.replace_all_uses_with(view)
             self.graph.erase_node(cast)
+        return total
 
 
 def _cast_of(node: Node, total: Node) -> Node | None:
