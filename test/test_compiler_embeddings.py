@@ -108,6 +108,20 @@ def test_sums_with_other_gradients(name):
     assert [event.name for event in profile.events()].count("reformer::_add_embedding_grad_") == in_place
 
 
+@needs_aten
+def test_a_report_counts_the_rows_that_change():
+    def function(x, grad, ids):
+        return x @ grad[:3] + torch.ops.reformer._embedding_grad(grad, ids, 900, 3, False)
+
+    torch._dynamo.reset()
+    reports = []
+    compiled = torch.compile(function, backend="reformer", options={"report": reports.append})
+    compiled(torch.randn(900, 3), torch.randn(12, 3), torch.randint(0, 900, (12,)))
+    (line,) = [line for line in reports[0].lines if "embedding_grad" in line.kind]
+    rows = 12 * 3 * 4
+    assert (line.read, line.written) == (rows + 12 * 8 + rows, rows)
+
+
 class Tied(torch.nn.Module):
     """Words from words, by one table. shared: it is read by another product, too."""
 

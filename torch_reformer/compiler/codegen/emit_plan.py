@@ -15,7 +15,7 @@ from ..fusion.titles import kind_and_operations, title
 from ..ir.access import Access
 from ..ir.collectives import is_all_reduce
 from ..ir.concats import is_concat, memory_of, parts_of
-from ..ir.custom_ops import add_product, append, packed_starts, scale_in_place
+from ..ir.custom_ops import add_product, append, embedding_grad, packed_starts, scale_in_place
 from ..ir.graph import Call, Casts, Conv, ConvGrads, Graph, Operation, Typed, Value, View, replaced
 from ..ir.iteration_space import IterationSpace
 from ..ir.layout import Layout
@@ -33,8 +33,7 @@ _full = torch.ops.aten.full.default
 _zero = torch.ops.aten.zero_.default
 _cat = torch.ops.aten.cat.default
 _cast_all = torch.ops.reformer._cast_all.default
-_embedding_grad = torch.ops.reformer._embedding_grad.default
-_SUMS = _mm, aten.mm.dtype, _addmm, add_product, _embedding_grad  # calls whose results are in memory of their own
+_SUMS = _mm, aten.mm.dtype, _addmm, add_product, embedding_grad  # calls whose results are in memory of their own
 
 
 @dataclass(frozen=True)
@@ -127,7 +126,7 @@ class _Emitter:
             results = [self._number(operation.operands[0])]
         elif operation.operator is add_product:
             results = [self._add_product(operation)]
-        elif operation.operator is _embedding_grad and len(operation.args) > 5:
+        elif operation.operator is embedding_grad and len(operation.args) > 5:
             results = [self._add_embedding_grad(operation)]
         elif operation.operator is append:
             results = [self._append(operation)]

@@ -6,8 +6,9 @@ from collections.abc import Iterable
 
 from ..ir.access import Access
 from ..ir.concats import concatenated, is_concat
+from ..ir.custom_ops import embedding_grad
 from ..ir.gather import gather_of
-from ..ir.graph import Casts, Value, View
+from ..ir.graph import Call, Casts, Operation, Value, View
 from ..ir.layout import Layout
 from .greedy import Fusion
 from .schedule import needed_in_memory, reads_of
@@ -23,13 +24,12 @@ def traffic(fusion: Fusion) -> dict[int, tuple[int, int]]:
     """Bytes that each group and call reads, and bytes that it writes."""
     read = {number: _read(fusion, number) for number in (*fusion.groups, *fusion.extern_calls)}
     needed = needed_in_memory(fusion, read)
-    return {
-        number: (
-            bytes_of(views) - _not_gathered(fusion, number) - _not_touched(fusion, number),
-            _written(fusion, number, needed),
-        )
-        for number, views in read.items()
-    }
+    found = {}
+    for number, views in read.items():
+        kept = _kept_rows(fusion.extern_calls.get(number))
+        left_out = _not_gathered(fusion, number) + _not_touched(fusion, number) + kept
+        found[number] = bytes_of(views) - left_out, _written(fusion, number, needed) - kept
+    return found
 
 
 def _read(fusion: Fusion, number: int) -> list[View]:
@@ -48,6 +48,14 @@ def _written(fusion: Fusion, number: int, needed: set[Value]) -> int:
     group = fusion.groups[number]
     results = [operation.results[0] for operation in group.members]
     return sum(result.bytes for result in results if result in needed or result in group.destinations)
+
+
+def _kept_rows(call: Operation | None) -> int:
+    """Bytes of a sum's rows that stay as they are where the gradient of looked-up rows is added to others in place."""
+    if not isinstance(call, Call) or call.operator is not embedding_grad or len(call.args) < 6:
+        return 0
+    grad, sum = call.args[0], call.args[5]
+    return max(0, sum.elements - grad.elements) * sum.value.dtype.itemsize
 
 
 def _not_touched(fusion: Fusion, number: int) -> int:

@@ -132,3 +132,4 @@ pack, unpack = torch.ops.reformer._pack.default, torch.ops.reformer._unpack.defa
 after = torch.ops.reformer._after.default
 add_product = torch.ops.reformer._add_product.default
 append = torch.ops.reformer._append.default
+embedding_grad = torch.ops.reformer._embedding_grad.default  # with a sixth argument, the sum of that and the gradient

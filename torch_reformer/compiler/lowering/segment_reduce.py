@@ -5,10 +5,11 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from ..ir.custom_ops import embedding_grad
 from ..ir.fake_tensors import typed
 from ..ir.graph import Call, Graph, Map, View
 
-_sum, _embedding_grad = torch.ops.reformer._segment_sum.default, torch.ops.reformer._embedding_grad.default
+_sum = torch.ops.reformer._segment_sum.default
 
 
 def _segment_sum(
@@ -32,7 +33,7 @@ def _add_rows(
 ) -> View:
     bases = () if base is None or _is_zero(base) else (base,)
     options = {} if tables == 1 else {"tables": tables}
-    call = Call(_embedding_grad, (grad, ids, rows, padding, by_frequency, *bases), options)
+    call = Call(embedding_grad, (grad, ids, rows, padding, by_frequency, *bases), options)
     (result,) = graph.add(call, [typed(value)])
     return View(result, result.layout)
 
@@ -45,4 +46,4 @@ def _is_zero(view: View) -> bool:
     return number.op == "constant" and number.attribute == 0
 
 
-RULES = {_sum: _segment_sum, _embedding_grad: _add_rows}
+RULES = {_sum: _segment_sum, embedding_grad: _add_rows}

@@ -5,11 +5,10 @@ from __future__ import annotations
 
 import torch
 
+from ..ir.custom_ops import embedding_grad
 from ..ir.graph import Call, Graph, Typed, View
 from .add_chains import add_up, find_sums
 from .batching import add_at, place_of
-
-_embedding_grad = torch.ops.reformer._embedding_grad.default
 
 
 def add_embedding_grads(graph: Graph) -> None:
@@ -28,7 +27,7 @@ def add_embedding_grads(graph: Graph) -> None:
         total = add_up(graph, sum_, others)
         for view in gradients:
             call = view.value.maker
-            base = Call(_embedding_grad, (*call.args[:5], total), dict(call.kwargs))
+            base = Call(embedding_grad, (*call.args[:5], total), dict(call.kwargs))
             value = add_at(graph, place_of(graph, sum_.last), base, Typed(result.layout, result.dtype, result.device))
             total = View(value, value.layout)
         graph.substitute({result: total})
@@ -39,7 +38,7 @@ def _can_be_added(view: View, dtype: torch.dtype, written: set) -> bool:
     call = view.value.maker
     return (
         isinstance(call, Call)
-        and call.operator is _embedding_grad
+        and call.operator is embedding_grad
         and call.args[4:] == (False,)
         and (view.layout, view.value.dtype) == (view.value.layout, dtype)
         and written.isdisjoint(operand.value for operand in call.operands)

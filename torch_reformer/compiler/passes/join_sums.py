@@ -11,13 +11,13 @@ import math
 
 import torch
 
+from ..ir.custom_ops import embedding_grad
 from ..ir.graph import Call, Graph, Map, Operation, Reduce, Typed, View, is_removable_cast
 from ..ir.layout import Layout
 from .add_chains import change_terms, find_sums
 from .batching import add_at, cost_of_joining, joined, of_call, place_of
 
 _mm = torch.ops.aten.mm.default
-_embedding_grad = torch.ops.reformer._embedding_grad.default
 
 
 def join_sums(graph: Graph) -> None:
@@ -77,12 +77,12 @@ def _key(term: Operation) -> tuple | None:
     elif term.operator is _mm:
         return _mm, *(view.layout.sizes for view in term.operands), *typed
     elif (
-        term.operator is _embedding_grad
+        term.operator is embedding_grad
         and term.args[4:] == (False,)  # no base
         and not term.kwargs  # of one table
         and all(view.layout.is_row_major for view in term.operands)
     ):
-        return _embedding_grad, *term.args[2:4], *typed
+        return embedding_grad, *term.args[2:4], *typed
     return None
 
 
@@ -112,7 +112,7 @@ def _joined(graph: Graph, before: Operation, terms: list[Operation]) -> View:
     elif first.operator is _mm:
         operation = Call(_mm, (operands[0].transposed(), operands[1]), {})
     else:
-        operation = Call(_embedding_grad, (*operands, *first.args[2:]), {})
+        operation = Call(embedding_grad, (*operands, *first.args[2:]), {})
     type = Typed(result.layout, result.dtype, result.device)
     value = add_at(graph, place_of(graph, before), operation, type)
     return View(value, value.layout)
