@@ -2,7 +2,8 @@
 
 The products are those of the table in docs/performance-notes.md: first layers of MLPs of ViT-B, BERT-large and
 ConvNeXt-T. The programs are GELU, which also stores what it is of, and its gradient, which reads that, also with the
-sum of its columns, as for a bias's gradient. Each is timed in every large tile of gpu_tma_gemm; so is the product
+sum of its columns, as for a bias's gradient. A bias, and a bias with ReLU, cuBLASLt computes in its kernels, too, by
+PyTorch's operators. Each is timed in every large tile of gpu_tma_gemm; so is the product
 alone. All sides of a problem are interleaved, in CUDA graphs. In an "input gradient" the weight's rows are the
 product's depth, not its columns. Weight gradients, which have no program, are timed against cuBLAS, also by kernels
 whose blocks share all steps evenly.
@@ -39,6 +40,7 @@ BIASED, BEFORE = program.acc() + program.channel("bias"), program.full("before")
 SLOPE = program.normal_cdf(BEFORE) + BEFORE * program.normal_pdf(BEFORE)
 PROGRAMS = {
     "alone": Program(program.store(program.acc())),
+    "bias": Program(program.store(BIASED)),
     "bias and relu": Program(program.store(program.relu(BIASED))),
     "residual": Program(program.store(BIASED + BEFORE)),
     "gelu": Program(program.store(program.gelu(BIASED)), program.store(BIASED)),
@@ -46,7 +48,11 @@ PROGRAMS = {
     "gelu's gradient and its sum": Program(program.store(program.acc() * SLOPE), program.sum(program.acc() * SLOPE)),
 }
 GRADIENTS = ("alone", "residual", "gelu's gradient", "gelu's gradient and its sum")
-SEPARATE, CUBLAS = "cuBLAS and stitched", "cuBLAS"
+SEPARATE, CUBLAS, CUBLASLT = "cuBLAS and stitched", "cuBLAS", "cuBLASLt's epilogue"
+BY_CUBLASLT: dict[str, Callable[[Tensor, Tensor, Tensor], Tensor]] = {
+    "bias": F.linear,
+    "bias and relu": lambda x, weight, bias: torch._addmm_activation(bias, x, weight.t()),
+}
 TILES = ("128x256", "128x192", "128x128", "pingpong_128x192", "pingpong_128x128")
 WEIGHT_GRADIENT, ITS_TILES = "weight gradient", ("128x256", "128x192", "128x128")
 CHECKED = 256  # rows
@@ -84,7 +90,8 @@ def exact(name: str, x: Tensor, weight: Tensor, tensors: dict[str, Tensor]) -> t
     if name.startswith("gelu's gradient"):
         cdf = torch.erfc(-before / 2**0.5) / 2
         return (acc * (cdf + before * torch.exp(-before * before / 2) / (2 * torch.pi) ** 0.5),)
-    return ({"alone": acc, "bias and relu": F.relu(acc + bias), "residual": acc + bias + before}[name],)
+    biased = acc + bias
+    return ({"alone": acc, "bias": biased, "bias and relu": F.relu(biased), "residual": biased + before}[name],)
 
 
 def expected_of(name: str, x: Tensor, weight: Tensor, tensors: dict[str, Tensor]) -> tuple[Tensor, ...]:
@@ -155,6 +162,8 @@ def main() -> None:
             calls = {CUBLAS: functools.partial(F.linear, x, weight)}
             if name != "alone":
                 calls[SEPARATE] = functools.partial(separate, x, weight, tested, tensors)
+            if name in BY_CUBLASLT:
+                calls[CUBLASLT] = functools.partial(BY_CUBLASLT[name], x, weight, tensors["bias"])
             calls |= {solver: forced(solver, fused) for solver in solvers}
             with torch.inference_mode():
                 expected = expected_of(name, x, weight, everything)
@@ -168,6 +177,8 @@ def main() -> None:
             best = min(us[solver] for solver in solvers)
             base = us.get(SEPARATE, us[CUBLAS])
             ratios.setdefault(name + kind, []).append(base / best)
+            if name in BY_CUBLASLT:
+                ratios.setdefault(f"{name}, {CUBLASLT}", []).append(us[CUBLASLT] / best)
             line = " ".join(f"{us[solver]:8.1f}" for solver in solvers)
             print(f"{case:62} {us[CUBLAS]:8.1f} {base:8.1f} {line}   {base / best:5.2f}", flush=True)
         if WEIGHT_GRADIENT in chosen:
