@@ -104,6 +104,16 @@ def two_heads(x, weight, bias, labels):
     return F.cross_entropy(scores(x, weight), labels) + 0.5 * other
 
 
+def two_heads_of_a_weight(x, weight, bias, labels):
+    """One kernel adds the gradient of one head to that of the other, once both are multiplied."""
+    other = F.cross_entropy(scores(x, weight.sin(), bias), labels)
+    return F.cross_entropy(scores(x, weight), labels) + 0.5 * other
+
+
+def with_penalty(x, weight, bias, labels):
+    return F.cross_entropy(scores(x, weight, bias), labels) + 0.1 * (weight.sin() * weight.cos()).sum()
+
+
 def with_means(x, weight, bias, labels):
     s = scores(x, weight, bias)
     return F.cross_entropy(s, labels) + 0.1 * s.square().mean() + 0.01 * s.mean()
@@ -137,4 +147,5 @@ def looked_up(x, weight, bias, labels):
 
 LOSSES = [plain, with_bias, as_sum, each_row, smoothed, ignoring, ignoring_another, weighted, weighted_sum, with_z_loss]
 LOSSES += [capped, of_sequences, shifted_scores, shifted_labels, soft_labels, transposed_weight, tied]
-LOSSES += [written, two_heads, with_means, several_labels, with_temperature, looked_up]
+LOSSES += [written, two_heads, two_heads_of_a_weight, with_penalty, with_means, several_labels, with_temperature]
+LOSSES += [looked_up]

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from torch.fx import Graph, Node
 from torch.optim import SGD, Adagrad, Adam, AdamW, Optimizer
 
+from ..runtime.dtypes import NARROW
 from .update import Owned, Update
 
 aten = torch.ops.aten
@@ -54,6 +55,8 @@ def is_fused(optimizer: Optimizer) -> bool:
     params = [param for group in optimizer.param_groups for param in group["params"]]
     if type(optimizer) not in _UPDATES or not all(map(_is_dense, params)):
         return False
+    if type(optimizer) is SGD and any(param.is_cpu and param.dtype in NARROW for param in params):
+        return False  # PyTorch's (2.11 to 2.13) leaves all but the last of their elements as they are
     params = [param for param in params if param.is_cuda]
     return not params or (type(optimizer) is not Adagrad and all(param.dtype != torch.float64 for param in params))
 

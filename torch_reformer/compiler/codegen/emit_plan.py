@@ -33,7 +33,8 @@ _full = torch.ops.aten.full.default
 _zero = torch.ops.aten.zero_.default
 _cat = torch.ops.aten.cat.default
 _cast_all = torch.ops.reformer._cast_all.default
-_SUMS = _mm, aten.mm.dtype, _addmm, add_product, embedding_grad  # calls whose results are in memory of their own
+# Calls whose results are in memory of their own, or of an input that is dead afterwards.
+_SUMS = _mm, aten.mm.dtype, _addmm, add_product, embedding_grad, scale_in_place
 
 
 @dataclass(frozen=True)
@@ -164,12 +165,10 @@ class _Emitter:
 
     def _summed(self, sum: View, operation: Call) -> int:
         """Number of the tensor to which the operation adds: the sum so far, or a copy of it if it is not the plan's own
-        or something else reads it. A tensor that the plan scales in place is dead for others (lowering/from_fx.py)."""
+        or something else reads it."""
         total, value = self._number(sum), sum.value
         readers = [each for each in self.readers[value] if each is None or not is_after(each)]
-        scales = [each for each in readers if _scales(each, value)]
-        readers = [each for each in readers if each not in scales]
-        is_own = scales or getattr(value.maker, "operator", None) in _SUMS or self._is_made(value)
+        is_own = getattr(value.maker, "operator", None) in _SUMS or self._is_made(value)
         if readers == [operation] and is_own and sum.layout.is_row_major:
             return total
         (total,) = self.steps.aten(aten.clone.default, (total,), {"memory_format": torch.contiguous_format})
@@ -336,11 +335,6 @@ class _Emitter:
         (number,) = self.steps.aten(_empty, (layout.sizes, layout.strides), {"dtype": dtype, "device": device})
         self.types[number] = Typed(layout, dtype, device)
         return number
-
-
-def _scales(operation: Operation | None, value: Value) -> bool:
-    """True if the operation scales the value in place."""
-    return isinstance(operation, Call) and operation.operator is scale_in_place and value in operation.writes
 
 
 def _is_computed_by_kernel(product: Product, kernel: KernelProgram) -> bool:

@@ -51,11 +51,12 @@ def _written(fusion: Fusion, number: int, needed: set[Value]) -> int:
 
 
 def _kept_rows(call: Operation | None) -> int:
-    """Bytes of a sum's rows that stay as they are where the gradient of looked-up rows is added to others in place."""
+    """Bytes of a sum's rows that stay as they are where the gradient of looked-up rows is added to the sum in place. A
+    sum that the plan does not make is copied as a whole."""
     if not isinstance(call, Call) or call.operator is not embedding_grad or len(call.args) < 6:
         return 0
     grad, sum = call.args[0], call.args[5]
-    return max(0, sum.elements - grad.elements) * sum.value.dtype.itemsize
+    return max(0, sum.elements - grad.layout.numel) * sum.value.dtype.itemsize if sum.value.maker else 0
 
 
 def _not_touched(fusion: Fusion, number: int) -> int:

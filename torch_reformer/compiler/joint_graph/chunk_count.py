@@ -1,7 +1,7 @@
 """How many chunks a loss's rows are computed in (chunk_losses.py): as many as keep products efficient and cost little
 time. Each chunk reads the weight again, and reads and writes the sum of the weight's gradients. In return, the backward
 scales these instead of the gradient of the scores. Chunks that save little of a step's memory are not worth it. With a
-memory budget, time does not count, and chunks are half as large."""
+memory budget, time does not count, and chunks may have half as many rows."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from ..ir.fx_utils import base_of, bytes_of, followers, size_of
 from .memory_budget import current_budget, us_of_node
 from .row_chunks import PRODUCTS, Rows
 
-LEAST_ROWS = 2048  # of a chunk: products of fewer rows are slower; with a memory budget half as many
+LEAST_ROWS = 2048  # of a chunk, as products of fewer rows are slower. With a memory budget half as many.
 _MOST = 16
 _LONGER = 0.03  # share of a step's time that chunks may take in addition
 _LEAST_SAVED = 0.2  # share of a step's memory that chunks save at least

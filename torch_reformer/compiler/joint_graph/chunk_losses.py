@@ -192,7 +192,8 @@ class _Chunks:
         computed = [self._replace(node, self._total(node)) for node in gradients]
         for node in self.loss.results:
             if node not in gradients:
-                # So the forward needs the gradients: a partition could leave the last chunk to the backward otherwise.
+                # So the forward needs the gradients. Otherwise a partition within a memory budget could leave the last
+                # chunk to the backward.
                 self._replace(node, self._add(after, self._total(node), computed))
         for node in reversed(self.loss.followers):
             if not node.users:
@@ -275,7 +276,7 @@ class _Chunks:
 
     def _replace(self, node: Node, total: Node) -> Node:
         """Make others read the total instead of a node; times the loss's gradient, if the node depends on it. Returns
-        the total in the node's type."""
+        the total in the type that others read."""
         cast = _cast_of(node, total)
         if cast is None and total.meta["val"].dtype != node.meta["val"].dtype:
             total = self._add(aten._to_copy.default, total, dtype=node.meta["val"].dtype)

@@ -16,7 +16,7 @@ from torch.fx import GraphModule, Node
 from ...runtime.sizes import Real
 from ..ir.custom_ops import CONSTANT, DONATED, USER_CAST, scale_in_place, scaled, unpack
 from ..ir.fake_tensors import Unsupported, layout_of, real_tensors, typed
-from ..ir.graph import Call, Graph, View, views_of
+from ..ir.graph import Call, Graph, Typed, View, views_of
 from ..ir.layout import Layout
 from ..ir.stages import blamed, is_left_out, names_of
 from . import RULES
@@ -142,12 +142,18 @@ class _Lowering:
         if (result := self._view(node, args, value)) is not None:
             return result
         if _scales_donated(node):
-            target = scale_in_place
+            return self._scaled_in_place(*args)
         rule = rounding_cast if USER_CAST in node.meta else RULES.get(target)
         if rule is not None and not is_left_out(node):
             if (result := rule(self.graph, value, *args, **kwargs)) is not None:
                 return result
         return self._call(target, args, kwargs, value)
+
+    def _scaled_in_place(self, tensor: View, factor: View) -> View:
+        """The tensor times the factor, in its memory. It is a value of its own, so its readers wait for the call."""
+        call = Call(scale_in_place, (tensor, factor), {})
+        (value,) = self.graph.add(call, [Typed(tensor.layout, tensor.value.dtype, tensor.value.device)])
+        return View(value, value.layout)
 
     def _view(self, node: Node, args, value):
         """Result of a view operator, by the layouts of the fake results; None for other operators."""

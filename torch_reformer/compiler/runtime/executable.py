@@ -143,5 +143,5 @@ def _views(graph: Graph, inputs: int) -> list[tuple[int, int]]:
 def _scaled(graph: Graph) -> list[int]:
     """Positions of inputs that a backward scales in place, for which the forward saved them."""
     calls = [operation for operation in graph.operations if isinstance(operation, Call)]
-    written = {value for call in calls if call.operator is scale_in_place for value in call.writes}
+    written = {call.args[0].value for call in calls if call.operator is scale_in_place}
     return [place for place, value in enumerate(graph.inputs) if value in written]
