@@ -6,16 +6,22 @@ from compiled_steps import executables, kinds
 from expecttest import assert_expected_inline
 from marks import needs_aten
 from torch import nn
+from torch._subclasses import FakeTensorMode
+from torch.fx import Graph, GraphModule
 
 from torch_reformer.compiler import backend
 from torch_reformer.compiler.fusion import greedy
+from torch_reformer.compiler.fusion.greedy import Fusion
 from torch_reformer.compiler.fusion.horizontal import fuse_horizontally
+from torch_reformer.compiler.fusion.schedule import schedule
 from torch_reformer.compiler.fusion.verify import verify
 from torch_reformer.compiler.ir import graph as ir
 from torch_reformer.compiler.ir import kernel_limits
 from torch_reformer.compiler.ir.layout import Layout
+from torch_reformer.compiler.lowering.from_fx import lower_fx
 
 pytestmark = needs_aten
+aten = torch.ops.aten
 
 
 def test_convolution_batch_norm_and_relu(monkeypatch):
@@ -46,6 +52,23 @@ given %0, %1, %2, %3, %4, %5, %6, %7
 %13, %14 = conv2d_grads(%11, %1, %0, stride=(1, 1), padding=(1, 1), dilation=(1, 1), groups=1)  # frees %0, %1, %11
 gives %14, %13, %12, %9""",
     )
+
+
+def test_a_group_reads_what_a_call_changed_before():
+    """Although its first operation comes before the call."""
+    graph = Graph()
+    with FakeTensorMode():
+        changed, other, new = map(graph.placeholder, ("changed", "other", "new"))
+        early = graph.call_function(aten.sin.default, (other,))
+        written = graph.call_function(aten.copy_.default, (changed, new))
+        late = graph.call_function(aten.add.Tensor, (early, written))
+        graph.output((late,))
+        for node in (changed, other, new, early, written, late):
+            node.meta["val"] = torch.empty(100)
+    fusion = Fusion(lower_fx(GraphModule({}, graph))[0])
+    fusion.run()
+    (group,), (call,) = fusion.groups, fusion.extern_calls
+    assert len(fusion.groups[group].members) == 2 and schedule(fusion) == [call, group]
 
 
 def test_a_chain_is_one_kernel(monkeypatch):

@@ -22,8 +22,9 @@ class Cyclic(Unsupported):
 def schedule(fusion: Fusion) -> list[int]:
     """Numbers of groups and calls in an order in which they can run: topological, else the graph's.
 
-    A group runs after those it needs, and after the readers of a tensor that it overwrites. Calls that draw random
-    numbers, and collectives, keep their order.
+    A group runs after those it needs, and after the readers of a tensor that it overwrites. What reads a tensor that a
+    call changes in place runs before or after the call, as in the graph. Calls that draw random numbers, and
+    collectives, keep their order.
 
     Raises:
         Cyclic: there is no such order.
@@ -48,8 +49,9 @@ def schedule(fusion: Fusion) -> list[int]:
     for n, operation in fusion.extern_calls.items():
         for value in operation.writes:
             for reader in readers.get(value, set()) - {n}:
-                earlier, later = (reader, n) if first[reader] < first[n] else (n, reader)
-                before[later].add(earlier)
+                for place in _places_of_reads(fusion, reader, value) or [first[reader]]:
+                    earlier, later = (reader, n) if place < first[n] else (n, reader)
+                    before[later].add(earlier)
     for one, other in itertools.pairwise(fusion.ordered):
         before[other].add(one)
     for n, group in fusion.groups.items():
@@ -74,6 +76,14 @@ def schedule(fusion: Fusion) -> list[int]:
         raise Cyclic
     needed = {*readers, *(view.value for view in fusion.graph.output_views())}
     return [n for n in order if n not in fusion.extern_calls or not _is_unused(fusion.extern_calls[n], needed)]
+
+
+def _places_of_reads(fusion: Fusion, number: int, value: Value) -> list[int]:
+    """Places in the graph of a group's operations, or a call, that read a value themselves."""
+    group = fusion.groups.get(number)
+    operations = group.computed if group else [fusion.extern_calls[number]]
+    reading = [each for each in operations if any(view.value is value for view in each.operands)]
+    return [fusion.place_of[operation] for operation in reading]
 
 
 def is_after(operation: Operation) -> bool:
