@@ -2,11 +2,11 @@
 
 The products are those of the table in docs/performance-notes.md: first layers of MLPs of ViT-B, BERT-large and
 ConvNeXt-T. The programs are GELU, which also stores what it is of, and its gradient, which reads that, also with the
-sum of its columns, as for a bias's gradient. A bias, and a bias with ReLU, cuBLASLt computes in its kernels, too, by
-PyTorch's operators. Each is timed in every large tile of gpu_tma_gemm; so is the product
-alone. All sides of a problem are interleaved, in CUDA graphs. In an "input gradient" the weight's rows are the
-product's depth, not its columns. Weight gradients, which have no program, are timed against cuBLAS, also by kernels
-whose blocks share all steps evenly.
+sum of its columns, as for a bias's gradient. A bias, and a bias with ReLU, are also timed as epilogues of cuBLASLt,
+which PyTorch's operators call. Each program is timed in every large tile of gpu_tma_gemm; so is the product alone. All
+sides of a problem are interleaved, in CUDA graphs. In an "input gradient" the weight's rows are the product's depth,
+not its columns. Weight gradients, which have no program, are timed against cuBLAS, also by kernels whose blocks share
+all steps evenly.
 
     python benchmarks/product_epilogues.py --csv benchmarks/results/h200/product_epilogues.csv
 """
