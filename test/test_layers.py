@@ -21,7 +21,7 @@ PYTHON = {
     "override": "runtime",
     "compiler": "runtime program operators",
     "fuse": "runtime nn compiler",
-    "training": "compiler",
+    "training": "runtime compiler",
     "selector": "version runtime program problem",
     "tuning": "version runtime program problem operators selector",
     "demo": "runtime problem selector",

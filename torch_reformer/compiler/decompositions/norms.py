@@ -9,8 +9,9 @@ import torch
 from torch import Tensor
 from torch.fx import GraphModule, Node
 
+from ...runtime.dtypes import NARROW
+
 aten = torch.ops.aten
-_NARROW = (torch.bfloat16, torch.float16)
 _NORMS = (
     *(aten.native_batch_norm, aten._native_batch_norm_legit, aten._native_batch_norm_legit_functional),
     *(aten._native_batch_norm_legit_no_training, aten._batch_norm_with_update, aten._batch_norm_with_update_functional),
@@ -21,14 +22,14 @@ _NORMS = (
 def statistics_type(input: Tensor, *parameters: Tensor | None) -> torch.dtype:
     """Data type of a norm's saved statistics: the input's, or fp32 if that is 16-bit and a parameter's differs."""
     types = {parameter.dtype for parameter in parameters if parameter is not None}
-    return torch.float32 if input.dtype in _NARROW and types - {input.dtype} else input.dtype
+    return torch.float32 if input.dtype in NARROW and types - {input.dtype} else input.dtype
 
 
 def _with_eager_statistics(rule: Callable) -> Callable:
     """A norm's decomposition that widens 16-bit inputs on CPUs, and rounds the statistics to eager mode's types."""
 
     def norm(input: Tensor, *args, **kwargs):
-        if input.device.type != "cpu" or input.dtype not in _NARROW:
+        if input.device.type != "cpu" or input.dtype not in NARROW:
             return rule(input, *args, **kwargs)
         parameters = [value for value in (*args, *kwargs.values()) if isinstance(value, Tensor)]
         dtype = statistics_type(input, *parameters)
@@ -42,7 +43,7 @@ def _with_wide_statistics(rule: Callable) -> Callable:
     """Layer norm's backward with its 16-bit statistics widened: it computes in their type."""
 
     def backward(grad: Tensor, input: Tensor, sizes, mean: Tensor, rstd: Tensor, *args):
-        mean, rstd = (value.float() if value.dtype in _NARROW else value for value in (mean, rstd))
+        mean, rstd = (value.float() if value.dtype in NARROW else value for value in (mean, rstd))
         return rule(grad, input, sizes, mean, rstd, *args)
 
     return backward

@@ -10,10 +10,10 @@ from typing import NamedTuple
 import torch
 from torch.fx import GraphModule, Node
 
+from ...runtime.dtypes import FLOATS
 from ..ir.fx_utils import given_again
 
 aten = torch.ops.aten
-_FLOATS = {torch.float32, torch.float64, torch.float16, torch.bfloat16}
 
 
 class _Slice(NamedTuple):
@@ -51,7 +51,7 @@ def _is_sum(node: Node) -> bool:
 
 def _is_like(one: Node, other: Node) -> bool:
     a, b = one.meta["val"], other.meta["val"]
-    return isinstance(a, torch.Tensor) and a.dtype == b.dtype and a.dtype in _FLOATS and a.shape == b.shape
+    return isinstance(a, torch.Tensor) and a.dtype == b.dtype and a.dtype in FLOATS and a.shape == b.shape
 
 
 def _whole(one: Node, other: Node) -> list[_Slice] | None:

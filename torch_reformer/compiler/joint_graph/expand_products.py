@@ -19,6 +19,7 @@ from torch import Tensor
 from torch.fx import GraphModule, Node
 from torch.utils.checkpoint import CheckpointPolicy
 
+from ...runtime.dtypes import SUMMED_IN_FP32
 from ..ir.custom_ops import USER_CAST
 from ..ir.fx_utils import base_of, given_again
 from ..ir.iteration_space import LONGEST_ROW
@@ -31,7 +32,6 @@ DEVICES = {"cuda"}  # on CPUs a product takes less time than a program that read
 MOST_TERMS = 8  # and columns: for each of them a program reads a slice and a row of the weight (ir/kernel_limits.py)
 LEAST_OF_LINE = 16  # adjacent elements
 _PRODUCTS = {aten.mm.default, aten.addmm.default, aten.bmm.default}
-_DTYPES = {torch.float32, torch.bfloat16, torch.float16}
 _RESHAPES = {aten.view.default, aten._unsafe_view.default, aten.alias.default}
 
 
@@ -87,7 +87,7 @@ def expand_products(module: GraphModule) -> None:
 def _supports(product: Node) -> bool:
     values = [node.meta["val"] for node in (product, *product.args)]
     are_static = all(type(size) is int for value in values for size in value.shape)
-    return are_static and values[0].device.type in DEVICES and values[0].dtype in _DTYPES
+    return are_static and values[0].device.type in DEVICES and values[0].dtype in SUMMED_IN_FP32
 
 
 def _rows(matrix: Node) -> _Rows | None:
