@@ -1,8 +1,8 @@
-"""Measures the cost of a bias and an activation after a convolution, forward.
+"""Measures the cost of programs after convolutions, forward: bias and ReLU, a residual with them, and the channels'
+moments, which batch norm needs.
 
-It times the convolution without them, with bias and ReLU fused into it, and PyTorch's three operations, interleaved. It
-also times the moments of the channels, which batch norm needs, computed by a separate pass and within each kernel that
-can do so. The convolutions are those of ResNet-50, channels_last.
+It times each convolution without and with the programs, both by the ways that the selectors choose, and PyTorch's
+three operations, interleaved. The convolutions are drawn from models of timm, channels_last.
 
     python benchmarks/fused_forward.py --csv benchmarks/results/h200/fused_forward.csv
 """
@@ -10,82 +10,99 @@ can do so. The convolutions are those of ResNet-50, channels_last.
 from __future__ import annotations
 
 from collections.abc import Callable
+from random import Random
 
 import torch
 import torch.nn.functional as F
+from models import image_model
 from results import Row, geomean, options_of_gpu, write_csv
+from torch import Tensor, nn
 
 import torch_reformer
 from torch_reformer import ConvProblem
 from torch_reformer.operators import fused_programs
-from torch_reformer.runtime import native
 from torch_reformer.tuning.timing import interleaved, percentiles
 from torch_reformer.tuning.workload import device_name, usable_device
 
-# c, size, k, filter, stride
-RESNET_50 = [
-    (3, 224, 64, 7, 2),
-    *((64, 56, 64, 1, 1), (64, 56, 64, 3, 1), (64, 56, 256, 1, 1), (256, 56, 64, 1, 1)),
-    *((256, 56, 128, 1, 1), (128, 56, 128, 3, 2), (128, 28, 512, 1, 1), (512, 28, 128, 1, 1), (128, 28, 128, 3, 1)),
-    *((512, 28, 256, 1, 1), (256, 28, 256, 3, 2), (256, 14, 1024, 1, 1), (1024, 14, 256, 1, 1), (256, 14, 256, 3, 1)),
-    *((1024, 14, 512, 1, 1), (512, 14, 512, 3, 2), (512, 7, 2048, 1, 1), (2048, 7, 512, 1, 1), (512, 7, 512, 3, 1)),
-]
-ALONE, FUSED, PYTORCH = "convolution alone", "with bias and relu", "torch's, with bias and relu"
-MOMENTS, INSIDE = "with moments", "with moments in "
+MODELS = "timm/resnet50", "timm/resnext50_32x4d", "timm/efficientnet_b0", "timm/densenet121"
+LAYERS, SEED, IMAGE = 15, 0, 224  # layers of each model
+ALONE, RELU, PYTORCH = "convolution alone", "with bias and relu", "torch's, with bias and relu"
+RESIDUAL, MOMENTS, READING = "with bias, residual and relu", "with moments", "reading the residual"
 
 
-def forced(solver: str, call: Callable[[], object]) -> Callable[[], object]:
-    def run():
-        with torch_reformer.config(force=solver):
-            return call()
+def layers_of(name: str) -> list[tuple[nn.Conv2d, tuple[int, int, int]]]:
+    """Some of the model's convolutions, of different geometries, each with its input's channels, height and width. Of
+    images of one pixel, as in squeeze-and-excitation, there are none."""
+    found: dict[str, tuple[nn.Conv2d, tuple[int, int, int]]] = {}
 
-    return run
+    def hook(module: nn.Module, inputs: tuple[Tensor, ...]) -> None:
+        assert isinstance(module, nn.Conv2d)
+        channels, height, width = inputs[0].shape[1:]
+        if height * width > 1:
+            found.setdefault(f"{module} of {inputs[0].shape}", (module, (channels, height, width)))
+
+    with torch.device("meta"):
+        model, images = image_model(name), torch.empty(2, 3, IMAGE, IMAGE)
+    for module in model.modules():
+        if isinstance(module, nn.Conv2d):
+            module.register_forward_pre_hook(hook)
+    model(images)
+    return Random(SEED).sample(list(found.values()), min(LAYERS, len(found)))
+
+
+def programs(conv: nn.Conv2d, x: Tensor) -> tuple[dict[str, Callable[[], object]], Tensor]:
+    """The convolution without and with programs, and a tensor like its result."""
+    tensor = {"device": x.device, "dtype": x.dtype}
+    fan_in = conv.weight[0].numel()
+    w = (torch.randn(conv.weight.shape, **tensor) / fan_in**0.5).to(memory_format=torch.channels_last)
+    b, geometry = torch.randn(len(w), **tensor), (conv.stride, conv.padding, conv.dilation, conv.groups)
+    residual = torch.randn_like(F.conv2d(x, w, None, *geometry))
+    moments = fused_programs.moments(frozenset())
+    added = fused_programs.act(frozenset({"bias", "residual"}), "relu")
+    tensors = {"bias": b, "residual": residual}
+    calls: dict[str, Callable[[], object]] = {
+        ALONE: lambda: torch_reformer.conv2d(x, w, None, *geometry),
+        RELU: lambda: torch_reformer.conv2d_act(x, w, b, *geometry),
+        RESIDUAL: lambda: torch_reformer.conv2d_epilogue(x, w, added, tensors, *geometry),
+        MOMENTS: lambda: torch_reformer.conv2d_epilogue(x, w, moments, {}, *geometry),
+        PYTORCH: lambda: F.relu(F.conv2d(x, w, b, *geometry)),
+    }
+    return calls, residual
+
+
+def us_a_byte(device: torch.device) -> float:
+    """Microseconds for a byte that is read or written, by copying 256 MiB."""
+    source = torch.empty(1 << 28, dtype=torch.uint8, device=device)
+    target = torch.empty_like(source)
+    times = interleaved({"copy": lambda: target.copy_(source)}, seconds=0.1, device=device)
+    return percentiles(times["copy"])[1] / (2 * source.numel())
 
 
 def main() -> None:
     options = options_of_gpu(__doc__)
     device, dtype = usable_device(options.device), getattr(torch, options.dtype)
-    name, rows, ratios, over_torch, of_moments = device_name(device), [], [], [], []
-    moments = fused_programs.moments(frozenset())
-    for c, size, k, filter, stride in RESNET_50:
-        pad, kind = filter // 2, {"device": device, "dtype": dtype}
-        x = torch.randn(options.batch, c, size, size, **kind).to(memory_format=torch.channels_last)
-        w = (
-            torch.randn(k, c, filter, filter, **kind).to(memory_format=torch.channels_last)
-            / (c * filter * filter) ** 0.5
-        )
-        b = torch.randn(k, **kind)
-        calls = {
-            ALONE: lambda x=x, w=w, s=stride, p=pad: torch_reformer.conv2d(x, w, None, s, p),
-            FUSED: lambda x=x, w=w, b=b, s=stride, p=pad: torch_reformer.conv2d_act(x, w, b, s, p),
-            PYTORCH: lambda x=x, w=w, b=b, s=stride, p=pad: F.relu(F.conv2d(x, w, b, s, p)),
-        }
-        calls[MOMENTS] = lambda x=x, w=w, s=stride, p=pad: torch_reformer.conv2d_epilogue(x, w, moments, {}, s, p)
-        calls |= {
-            INSIDE + solver: forced(solver, calls[MOMENTS])
-            for solver in native.solver_names()
-            if solver.startswith("gpu_tma_gemm_") and native.has_tma(name) and c % 8 == 0
-        }
+    dtype_name = {"bfloat16": "BF16", "float16": "FP16", "float32": "FP32"}[options.dtype]
+    name, rows, byte = device_name(device), [], us_a_byte(device)
+    ratios: dict[str, list[float]] = {RELU: [], RESIDUAL: [], MOMENTS: [], PYTORCH: []}
+    for conv, (c, h, w) in {str(layer): layer for model in MODELS for layer in layers_of(model)}.values():
+        x = torch.randn(options.batch, c, h, w, device=device, dtype=dtype).to(memory_format=torch.channels_last)
         with torch.inference_mode():
+            calls, residual = programs(conv, x)
             times = interleaved(calls, seconds=0.1, device=device)
-        alone, fused, theirs, after, *inside = (percentiles(times[call])[1] for call in calls)
-        dtype_name = {"bfloat16": "BF16", "float16": "FP16", "float32": "FP32"}[options.dtype]
-        problem = ConvProblem(
-            options.batch, c, size, size, k, filter, filter, pad, pad, stride, stride, dtype=dtype_name, layout="NHWC"
-        )
-        chosen = native.solver_names()[native.decide(problem.native(), name)]
-        rows += [Row.of("fused_forward", str(problem), call, "time_us", us, name) for call, us in times.items()]
-        ratios.append(fused / alone)
-        over_torch.append(theirs / fused)
-        line = f"{str(problem):75} {chosen:24} {alone:8.2f} {fused:8.2f} {fused / alone:6.3f} {theirs / fused:6.2f}"
-        if inside:
-            of_moments.append(after / min(inside))
-            line += f" {after:8.2f} {min(inside):8.2f}"
-        print(line)
-    print(f"fused over alone: {geomean(ratios):.3f}, at most {max(ratios):.3f}")
-    print(f"PyTorch's over fused: {geomean(over_torch):.2f}")
-    if of_moments:
-        print(f"moments after the chosen kernel over those in the best one: {geomean(of_moments):.3f}")
+        times[READING] = [byte * residual.numel() * residual.element_size()]
+        geometry = (*conv.padding, *conv.stride, *conv.dilation, conv.groups)
+        sizes = (options.batch, c, h, w, conv.out_channels, *conv.kernel_size)
+        problem = str(ConvProblem(*sizes, *geometry, dtype=dtype_name, layout="NHWC"))
+        rows += [Row.of("fused_forward", problem, call, "time_us", us, name) for call, us in times.items()]
+        us = {call: percentiles(found)[1] for call, found in times.items()}
+        floor = us | {RELU: us[ALONE], MOMENTS: us[ALONE], RESIDUAL: us[ALONE] + us[READING], PYTORCH: us[RELU]}
+        for call, found in ratios.items():
+            found.append(us[call] / floor[call])
+        print(f"{problem:85} {us[ALONE]:8.2f}", *(f"{found[-1]:6.3f}" for found in ratios.values()))
+    print(f"{len(ratios[RELU])} convolutions; over the convolution alone, with a residual also over reading that once:")
+    for call in (RELU, RESIDUAL, MOMENTS):
+        print(f"  {call}: {geomean(ratios[call]):.3f}, at most {max(ratios[call]):.3f}")
+    print(f"PyTorch's over bias and relu: {geomean(ratios[PYTORCH]):.2f}")
     if options.csv:
         write_csv(options.csv, rows)
 
