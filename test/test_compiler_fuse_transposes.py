@@ -163,3 +163,15 @@ def test_copy_in_the_order_of_its_source(transposed):
     x = torch.randn(4, 5)
     first, second = plans.run(emit_plan(graph, fusion).plan, [x])
     assert torch.equal(first, -x) and torch.equal(second, -x) and first.data_ptr() != second.data_ptr()
+
+
+def test_recomputed_and_read(transposed):
+    """A kernel recomputes the gradient of both means, and reads it transposed from another's memory."""
+
+    def function(x):
+        turned = x.permute(3, 1, 2, 0)
+        exponential, column = (turned + turned).exp(), turned.select(1, 0).unsqueeze(3)
+        means = column.mean(3, keepdim=True)
+        return exponential.square().mean() + column.square().mean() + means.square().mean()
+
+    check(function, (randn(256, 1, 1, 64),))

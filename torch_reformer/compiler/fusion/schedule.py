@@ -103,11 +103,16 @@ def reads_of(fusion: Fusion, number: int) -> list[View]:
 
 
 def reads_of_group(group: FusionGroup) -> list[View]:
-    """Views that a group reads from memory, without its own results."""
-    made = {result for operation in group.computed for result in operation.results}
+    """Views that a group reads from memory, without its own results. What it recomputes it may read too, elsewhere."""
+    own, recomputed = group.makes, {operation.results[0] for operation in group.recomputed}
     anchor_operands = group.anchor.operands if group.anchor else []
-    inputs = [view for key, view in group.inputs.items() if not is_channel_index(group, view, key[2])]
-    in_memory = [view for view in inputs if view.value not in made | group.gathers.keys()]
+    inputs = [(view, key[2]) for key, view in group.inputs.items() if not is_channel_index(group, view, key[2])]
+    in_memory = [
+        view
+        for view, index_map in inputs
+        if view.value not in own | group.gathers.keys()
+        and not (view.value in recomputed and group.knows(view, index_map))
+    ]
     gathered = [view for gather in group.gathers.values() for view in (gather.table, gather.index)]
     return [*anchor_operands, *in_memory, *gathered]
 
