@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from against_eager import without_dynamo
 from marks import needs_aten
 from torch.nn import functional as F
 
@@ -284,3 +285,20 @@ def test_slow_operations_of_rows():
         found, expected = (torch.autograd.grad(each(x).sin().sum(), x) for each in (run, function))
         torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-5)
         assert len(reports[-1].lines) == kernels
+
+
+@pytest.mark.parametrize(
+    "parts",
+    [
+        (torch.randn(5), torch.arange(4)),  # which no program computes with
+        (torch.randn(5), torch.randn(4, dtype=torch.float16), torch.tensor([True, False])),
+        (torch.tensor([True, False] * 4)[::2], torch.tensor([False])),  # which none reads
+    ],
+    ids=lambda parts: ", ".join(str(part.dtype) for part in parts),
+)
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32], ids=str)
+def test_cast_concatenations_of_arguments(parts, dtype):
+    def function(*parts):
+        return torch.cat(parts).to(dtype) * 1
+
+    assert torch.equal(without_dynamo(function, lambda report: None)(*parts), function(*parts))

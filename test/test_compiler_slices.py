@@ -128,3 +128,13 @@ def test_what_is_written_to_keeps_its_type(dtype, source):
         without_dynamo(function, lambda report: None)(x, values), function(x, values), strict=True
     ):
         assert actual.dtype == expected.dtype == dtype and torch.equal(actual, expected)
+
+
+def test_assignment_to_no_elements():
+    def function(x):
+        y = x * 2
+        y[:-1:2, -1:, 1::2, 6:] = 0.5
+        return y * 3
+
+    x = torch.randn(1, 1, 16, 33)
+    assert torch.equal(without_dynamo(function, lambda report: None)(x), function(x))

@@ -89,10 +89,8 @@ class KernelProgram:
 
     def _choose_acc(self) -> None:
         """Choose the tensor that the program runs over: by preference a full-size input."""
-        in_memory = [
-            (index_map, view) for (_, _, index_map), view in self.group.inputs.items() if self._is_in_memory(view)
-        ]
-        for index_map, view in in_memory:
+        in_memory = self.group.inputs_in_memory()
+        for view, index_map in in_memory:
             is_wide = (view.value.dtype == torch.float64) == (self.dtype == torch.float64)
             is_full = self.space.kind(index_map) == "full" and not self.space.is_strided(index_map)
             if is_full and view.value.dtype.is_floating_point and is_wide:
@@ -100,16 +98,11 @@ class KernelProgram:
                 self.dtype = view.value.dtype
                 return
         # Any tensor with enough memory does: the program reads it only where an expression names it.
-        for _, view in in_memory:
+        for view, _ in in_memory:
             layout = self._layout(view, "full")
             if view.value.dtype == self.dtype and layout.offset + span(layout) <= span(view.value.layout):
                 self.acc = view, layout
                 return
-
-    def _is_in_memory(self, view: View) -> bool:
-        """True if the group reads the view from memory, and neither makes nor gathers it."""
-        made = view.value.maker is not None and view.value.maker in self.members
-        return not made and view.value not in self.group.gathers
 
     def _layout(self, view: View, kind: str) -> Layout:
         """Layout in which a view is passed as an operand of this kind."""

@@ -118,6 +118,18 @@ class FusionGroup:
             view for key, view in self.inputs.items() if (key[2] == full and view.is_full) or isinstance(key[2], Access)
         )
 
+    def inputs_in_memory(self) -> list[tuple[View, IndexMap]]:
+        """Inputs that the kernel reads from memory, with their index maps: what it neither makes nor gathers, and no
+        numbers of channels. What it recomputes for some readers it may read for others, by another map."""
+        made, recomputed = self.makes, {operation.results[0] for operation in self.recomputed}
+        return [
+            (view, index_map)
+            for (_, _, index_map), view in self.inputs.items()
+            if view.value not in made | self.gathers.keys()
+            and not (view.value in recomputed and self.knows(view, index_map))
+            and not is_channel_index(self, view, index_map)
+        ]
+
     @property
     def full_map(self) -> IndexMap:
         """Index map of a full-size operand: one element per element of the iteration space."""

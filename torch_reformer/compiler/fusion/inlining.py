@@ -30,12 +30,13 @@ def mark_few(graph: Graph) -> None:
         elif isinstance(operation, Map):
             sizes = [reduced.get(view.value.maker, 0) for view in operation.inputs]
             numel = operation.results[0].layout.numel
+            most = max(sizes, default=0)
             with about_cost():
-                operation.after_reduction = numel * FEW <= max(sizes, default=0) and all(
+                operation.after_reduction = 0 < most >= numel * FEW and all(
                     size or view.value.layout.numel <= numel for size, view in zip(sizes, operation.inputs, strict=True)
                 )
             if operation.after_reduction:
-                reduced[operation] = max(sizes)
+                reduced[operation] = most
     readers = graph.readers()
     for operation in reversed(graph.operations):
         if isinstance(operation, Map) and not isinstance(operation, Indexed) and operation.inputs:

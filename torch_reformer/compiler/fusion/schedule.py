@@ -12,7 +12,7 @@ from ..ir.fake_tensors import Unsupported
 from ..ir.gather import counts_up
 from ..ir.graph import Call, Operation, Value, View
 from .greedy import Fusion
-from .group import FusionGroup, is_channel_index
+from .group import FusionGroup
 
 
 class Cyclic(Unsupported):
@@ -103,18 +103,10 @@ def reads_of(fusion: Fusion, number: int) -> list[View]:
 
 
 def reads_of_group(group: FusionGroup) -> list[View]:
-    """Views that a group reads from memory, without its own results. What it recomputes it may read too, elsewhere."""
-    own, recomputed = group.makes, {operation.results[0] for operation in group.recomputed}
+    """Views that a group reads from memory, without its own results."""
     anchor_operands = group.anchor.operands if group.anchor else []
-    inputs = [(view, key[2]) for key, view in group.inputs.items() if not is_channel_index(group, view, key[2])]
-    in_memory = [
-        view
-        for view, index_map in inputs
-        if view.value not in own | group.gathers.keys()
-        and not (view.value in recomputed and group.knows(view, index_map))
-    ]
     gathered = [view for gather in group.gathers.values() for view in (gather.table, gather.index)]
-    return [*anchor_operands, *in_memory, *gathered]
+    return [*anchor_operands, *(view for view, _ in group.inputs_in_memory()), *gathered]
 
 
 def needed_in_memory(fusion: Fusion, groups: Iterable[int]) -> set[Value]:

@@ -55,6 +55,11 @@ def _takes_tensor(argument) -> bool:
     return (type_.getElementType() if type_.kind() == "OptionalType" else type_).kind() == "TensorType"
 
 
+def _is_empty(value) -> bool:
+    """True for a tensor of no elements, which PyTorch's operators make without a kernel."""
+    return isinstance(value, Tensor) and any(isinstance(size, int) and size == 0 for size in value.shape)
+
+
 def _scales_donated(node: Node) -> bool:
     """True if the node multiplies a tensor that is dead afterwards by one number. Done in place, that is no work if the
     number is 1."""
@@ -144,7 +149,7 @@ class _Lowering:
         if _scales_donated(node):
             return self._scaled_in_place(*args)
         rule = rounding_cast if USER_CAST in node.meta else RULES.get(target)
-        if rule is not None and not is_left_out(node):
+        if rule is not None and not is_left_out(node) and not _is_empty(value):
             if (result := rule(self.graph, value, *args, **kwargs)) is not None:
                 return result
         return self._call(target, args, kwargs, value)

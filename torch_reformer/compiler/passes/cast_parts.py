@@ -5,10 +5,22 @@ from __future__ import annotations
 
 import torch
 
+from ...runtime.dtypes import FLOATS
 from ..ir.graph import Call, Graph, Map, Typed, View, is_cast
+from ..ir.iteration_space import has_space
 from ..ir.layout import Layout
 
 _cat = torch.ops.aten.cat.default
+
+
+def _packed(view: View) -> Layout:
+    return Layout(view.layout.sizes, view.layout.strides).packed
+
+
+def _is_castable(view: View) -> bool:
+    """True if a program can read the view element by element and compute with its data type."""
+    is_number = view.value.dtype in (*FLOATS, torch.bool)
+    return is_number and view.layout.numel > 0 and has_space([view], _packed(view))
 
 
 def cast_parts(graph: Graph) -> None:
@@ -20,18 +32,17 @@ def cast_parts(graph: Graph) -> None:
         if not isinstance(call, Call) or call.operator is not _cat or uses[call.results[0]] > 1:
             graph.operations.append(operation)
             continue
-        (result,), (whole,) = operation.results, operation.inputs
-        is_of_inputs = all(view.value in inputs and view.layout.numel for view in call.args[0])
-        if not is_of_inputs or whole.layout != call.results[0].layout or not whole.layout.matches(result.layout):
+        (result,), (whole,), parts = operation.results, operation.inputs, call.args[0]
+        are_castable = all(view.value in inputs and _is_castable(view) for view in parts)
+        if not are_castable or whole.layout != call.results[0].layout or not whole.layout.matches(result.layout):
             graph.operations.append(operation)
             continue
         graph.operations.remove(call)
         casts = []
-        for view in call.args[0]:
+        for view in parts:
             cast = Map([view], operation.name, operation.expression)
-            cast.node = operation.node
-            type = Typed(Layout(view.layout.sizes, view.layout.strides).packed, result.dtype, result.device)
-            (value,) = graph.add(cast, [type])
+            cast.node, cast.rounds = operation.node, operation.rounds
+            (value,) = graph.add(cast, [Typed(_packed(view), result.dtype, result.device)])
             casts.append(View(value, value.layout))
         joined = Call(_cat, (casts, *call.args[1:]), {})
         joined.node, joined.results, result.maker = operation.node, [result], joined
