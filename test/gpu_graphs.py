@@ -221,6 +221,29 @@ class NormalizedRows(nn.Module):
         return (nn.functional.normalize(self.first(x), dim=-1) * self.weight).sum()
 
 
+class ReadTurned(nn.Module):
+    """A product with a bias that two kernels read, one of them in the order of its columns."""
+
+    def __init__(self):
+        super().__init__()
+        self.product = nn.Linear(1024, 1024)
+
+    def forward(self, x):
+        y = self.product(x)
+        return y.t()[:, :64].float().sum() + y.float().square().mean()
+
+
+class LookedUpTwice(nn.Module):
+    """A table whose rows are looked up by the same ids in two shapes: not the same operation twice."""
+
+    def __init__(self):
+        super().__init__()
+        self.table, self.first, self.second = nn.Embedding(30000, 256), nn.Linear(256, 256), nn.Linear(256, 256)
+
+    def forward(self, ids):
+        return self.first(self.table(ids)).square().mean() + self.second(self.table(ids.flatten())).square().mean()
+
+
 class Unrolled(nn.Module):
     """A recurrent layer over embedded ids; its first state comes from the same table."""
 
@@ -297,6 +320,8 @@ if __name__ == "__main__":
         _, heads, tokens, _ = sizes
         given = torch.randn(64, tokens, 16 * heads), torch.zeros(tokens, tokens, dtype=torch.int64)
         models[name] = BiasOfHeads(*sizes), list(given)
+    models["read turned"] = ReadTurned(), [torch.randn(8192, 1024)]
+    models["looked up twice"] = LookedUpTwice(), [torch.zeros(8, 512, dtype=torch.int64)]
     edges = [torch.zeros(1 << 14, dtype=torch.int64)] * 2
     models["messages"] = Messages(), [torch.randn(3000, 64), *edges, torch.zeros(1 << 14)]
     models["talking heads"] = TalkingHeads(), [torch.randn(16, 100, 64)]

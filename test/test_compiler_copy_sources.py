@@ -50,6 +50,12 @@ def repeated(x):
     return (x * 2).transpose(1, 2).contiguous()[:, :, None].expand(-1, -1, 3, -1).contiguous().sin()
 
 
+def of_a_place_in_memory(x):
+    """What lies there depends on the first copy's order."""
+    y = (x * 2).transpose(1, 2).contiguous()
+    return y.as_strided((3, 4), (2, 3)).contiguous().sin()
+
+
 CASES = {  # copies that are left
     round_trip: 0,
     another_order: 1,
@@ -58,6 +64,7 @@ CASES = {  # copies that are left
     read_elsewhere: 1,
     of_an_input: 1,
     merged: 2,
+    of_a_place_in_memory: 2,
     of_one_element: 0,
     repeated: 1,
 }

@@ -24,6 +24,7 @@ def kinds() -> dict:
 
 
 OWN = ["flash attention", "vocabulary", "large vocabulary", "messages", "talking heads", "perceptron"]
+OWN += ["read turned", "looked up twice"]
 
 
 @pytest.mark.parametrize("name", [*NAMES, *OWN])

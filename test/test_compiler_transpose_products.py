@@ -85,3 +85,11 @@ def test_operands(name, is_swapped, monkeypatch):
     copies = [line for line in reports[0].lines if line.kind == "reformer::_contiguous"]
     assert len(copies) == (name == "both ways")
     assert [call.results[0].layout.sizes for call in seen] == [(2, 8, 6) if is_swapped else (2, 6, 8)]
+
+
+def test_product_without_elements():
+    def function(x, y):
+        return torch.cat([x, x[:, 1:] @ y], 1) * 2
+
+    x, y = torch.randn(3, 1, 1), torch.randn(1, 1)
+    assert torch.equal(without_dynamo(function, lambda report: None)(x, y), function(x, y))

@@ -240,7 +240,7 @@ class _Emitter:
         if not stored:
             return
         anchor = group.anchor
-        if isinstance(anchor, Product) and len(stored) == 1 and anchor.is_call(set(stored) - {anchor}):
+        if isinstance(anchor, Product) and len(stored) == 1 and self._is_call(anchor, stored[0]):
             self._product(anchor, stored[0])
             return
         if stored == [group.anchor]:
@@ -270,13 +270,18 @@ class _Emitter:
             if operation.results[0] not in placed or group.written_map(operation.results[0]) is None:
                 self._bind(operation.results[0], number, kernel.layout_of(operation))
 
+    def _is_call(self, product: Product, stored: Operation) -> bool:
+        """True if PyTorch's operator computes what is stored. It takes a bias from memory; the group may have computed
+        the bias itself, by a cast."""
+        return stored is product or (stored is product.bias and _bias(product, stored).value in self.base)
+
     def _product(self, product: Product, stored: Operation) -> None:
         """Emit a product, or its sum with its bias, as PyTorch's operator."""
         factors = [self._number(view) for view in product.matrices]
         if stored is product:
             (number,) = self.steps.aten(_mm, factors)
         else:
-            (bias,) = (view for view in stored.operands if view.value is not product.results[0])
+            bias = _bias(product, stored)
             layout = Layout(bias.layout.sizes[-1:], bias.layout.strides[-1:], bias.layout.offset)
             (number,) = self.steps.aten(_addmm, (self._number(View(bias.value, layout)), *factors))
         self._bind(stored.results[0], number, stored.results[0].layout)
@@ -335,6 +340,11 @@ class _Emitter:
         (number,) = self.steps.aten(_empty, (layout.sizes, layout.strides), {"dtype": dtype, "device": device})
         self.types[number] = Typed(layout, dtype, device)
         return number
+
+
+def _bias(product: Product, addition: Operation) -> View:
+    (bias,) = (view for view in addition.operands if view.value is not product.results[0])
+    return bias
 
 
 def _is_computed_by_kernel(product: Product, kernel: KernelProgram) -> bool:

@@ -21,6 +21,8 @@ from .sized_tensor import SizedTensor
 
 aten = torch.ops.aten
 
+_OF_MEMORY = {aten.as_strided.default, aten.as_strided_scatter.default, aten._reshape_alias.default}
+
 
 def is_element_wise(node: Node) -> bool:
     """True if PyTorch tags the operator as pointwise, or if it is a cast."""
@@ -83,8 +85,10 @@ def given_again(node: Node, changed: dict[Node, object]):
     """The node's result, computed again from its operands' fake values; changed: those that replace `meta["val"]`.
 
     Raises:
-        RuntimeError: the operator can't take these operands.
+        RuntimeError: the operator can't take these operands, or looks for elements where the old ones had them.
     """
+    if changed and node.target in _OF_MEMORY:
+        raise RuntimeError("the operator reads a place in memory")
 
     def value(operand: Node):
         return changed.get(operand, operand.meta.get("val"))

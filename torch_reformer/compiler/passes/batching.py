@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import torch
 
+from ...runtime.dtypes import FLOATS
 from ..ir.expressions import expression_of
 from ..ir.graph import Call, Graph, Indexed, Map, Operation, Random, Typed, Value, View
 from ..ir.index_maps import index_map_of
@@ -113,7 +114,10 @@ def _regular(views: list[View], dim: int) -> Layout | None:
 
 
 def _as_map(graph: Graph, views: list[View], dim: int, layout: Layout) -> Map | None:
-    """One Map that computes the stacked views, or copies them out of one value; None if there is none."""
+    """One Map that computes the stacked views, or copies them out of one value; None if there is none, as for whole
+    numbers."""
+    if views[0].value.dtype not in (*FLOATS, torch.bool):
+        return None
     if (stack := _regular(views, dim)) is not None:
         operation = Map([View(views[0].value, stack)], "clone", lambda x: x)
     else:

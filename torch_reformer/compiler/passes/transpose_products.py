@@ -25,7 +25,8 @@ def transpose_products(graph: Graph) -> None:
         if not isinstance(operation, Call) or operation.operator not in PRODUCTS:
             continue
         (value,) = operation.results
-        if value.memory is not None or not value.layout.is_row_major or not readers.get(value):
+        is_matrix = value.layout.is_row_major and value.layout.numel > 0
+        if value.memory is not None or not is_matrix or not readers.get(value):
             continue
         if all(_reads_transpose(reader, value) for reader in readers[value]):
             before = value.layout
