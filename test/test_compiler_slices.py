@@ -64,6 +64,43 @@ def test_assignment_in_place():
     assert [line.kind for line in reports[0].lines].count("stitch") == 1 and calls(reports) <= {"aten::arange"}
 
 
+@pytest.mark.parametrize("layout", ["contiguous", "transposed"])
+def test_assignment_to_a_corner(layout):
+    """What replaces a slice of a slice lies in memory without gaps, so programs write it."""
+
+    def function(x, y):
+        z = x * 2
+        z[:, 1:, 2:] += y
+        z[1:, :, :-1] = z[:-1, :, 1:].exp()
+        return z.sin()
+
+    x, y = torch.randn(4, 8, 6), torch.randn(4, 7, 4)
+    x = x if layout == "contiguous" else x.mT.contiguous().mT
+    x[0, 0, 0], x[1, 3, 1], y[0, 3, 0] = math.nan, math.nan, -0.0
+    reports: list = []
+    actual, expected = without_dynamo(function, reports.append)(x, y), function(x, y)
+    torch.testing.assert_close(actual, expected, equal_nan=True)
+    assert actual.stride() == expected.stride()
+    assert layout == "transposed" or calls(reports) <= {"aten::arange"}  # CPUs' programs read no transposed tensors
+
+
+@pytest.mark.parametrize("requires_grad", [True, False])
+def test_assignments_that_are_results(requires_grad):
+    """They keep PyTorch's strides; the argument is changed by the last one."""
+
+    def function(x, y):
+        part = torch.slice_scatter(x[:, 1:, :4], y, 1, 2, 5)
+        x.detach()[:, 2:, 1:] = 3.0
+        return part, part.exp()
+
+    x, y = torch.randn(4, 8, 6), torch.randn(4, 3, 4, requires_grad=requires_grad)
+    mine, copied = x.clone(), x.clone()
+    for one, other in zip(without_dynamo(function, lambda report: None)(mine, y), function(copied, y), strict=True):
+        torch.testing.assert_close(one, other)
+        assert one.stride() == other.stride()
+    assert torch.equal(mine, copied)
+
+
 def test_truths_and_whole_numbers():
     def function(x, n):
         return (

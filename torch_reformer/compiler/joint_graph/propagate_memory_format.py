@@ -6,7 +6,7 @@ gradients of slices, which PyTorch writes into zeros, and copies of repeated par
 sum over parts of their channels. Results of operands with different strides get those of the first
 operand in PyTorch; if another operand is contiguous, they become contiguous. PyTorch's group norm for GPUs first copies
 images in channels_last to contiguous ones; they stay channels_last, and so does what follows, unless that means more
-transposes."""
+transposes. What replaces a slice of a slice has that slice's strides in PyTorch, and is stored without gaps here."""
 
 from __future__ import annotations
 
@@ -30,7 +30,9 @@ from ..ir.fx_utils import (
     in_order,
     in_order_of_operand,
     is_element_wise,
+    is_result,
 )
+from ..ir.layout import Layout
 
 aten, reformer = torch.ops.aten, torch.ops.reformer
 Choice = Callable[[Node, Tensor, dict[Node, object]], Tensor]
@@ -54,6 +56,7 @@ OF_MATRICES = {
     *(aten.transpose.int, aten.squeeze.dim, aten.split_with_sizes.default),
 }
 _CONVOLUTIONS = {aten.convolution.default, aten.convolution_backward.default}
+_KEEP_GAPS = {aten.slice_scatter.default, aten.copy.default}
 _NEXT = 32  # element-wise operations that are looked at
 
 
@@ -64,6 +67,9 @@ def propagate_memory_format(module: GraphModule, both_passes: bool = False) -> N
         both_passes: the graph is a forward with its backward, each of which may have to copy the images.
     """
     nodes = [node for node in module.graph.nodes if node.op == "call_function"]
+    for node in nodes:
+        if node.target in _KEEP_GAPS and not is_result(node):
+            apply(module, with_choice([node], _without_gaps, ANY_ORDER))
     for node in nodes:
         if _makes_contiguous(node):
             changed = _with_channels_last({node})
@@ -120,6 +126,16 @@ def changes_by(first: Iterable[Node], choose: Choice, any_order: set) -> dict[No
                     seen.add(user)
                     heapq.heappush(todo, user)
     return changed
+
+
+def _without_gaps(node: Node, value: Tensor, changed: dict[Node, object]) -> Tensor:
+    """The choice that a slice's replacement is dense, in its order of memory."""
+    if node.target not in _KEEP_GAPS or not all(isinstance(number, int) for number in (*value.shape, *value.stride())):
+        return value
+    layout = Layout(tuple(value.shape), value.stride())
+    if not layout.numel or layout.is_dense or layout.elements < layout.numel:
+        return value
+    return value.new_empty_strided(value.shape, layout.packed.strides)
 
 
 def _with_channels_last(copies: set[Node]) -> dict[Node, object]:

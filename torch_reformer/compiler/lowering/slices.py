@@ -8,7 +8,7 @@ from torch import Tensor
 from ... import program as p
 from ...program import Value as Expression
 from ..ir.axis_map import AxisMap
-from ..ir.fake_tensors import typed
+from ..ir.fake_tensors import layout_of, typed
 from ..ir.graph import Call, Graph, Map, View
 from ..ir.index_maps import index_map_of, operand_maps
 from ..ir.iteration_space import find_space
@@ -25,9 +25,11 @@ def _slice_scatter(graph: Graph, value: Tensor, base: View, source: View, dim=0,
     """Rule of slice_scatter: the source with a number around it, read through a map; or a choice between source and
     base by the index."""
     d, size = dim % len(base.layout.sizes), base.layout.sizes[dim]
-    if not can_map(value.device, (size,)):
-        return None
     replaced = range(size)[start:end:step]
+    if not replaced:
+        return pointwise.RULES[aten.clone.default](graph, value, base)
+    if not can_map(value.device, (size,)) or not layout_of(value).is_dense:
+        return None
     source = _copied(source)
     if source.value.dtype != value.dtype:
         return None
@@ -35,7 +37,7 @@ def _slice_scatter(graph: Graph, value: Tensor, base: View, source: View, dim=0,
     scattered = {d: AxisMap.choosing(source.layout.sizes[d], (places.get(i, -1) for i in range(size)))}
     if (number := number_of(base)) is not None:
         return indexed(graph, "slice_backward", typed(value), source, scattered, number)
-    if step != 1 or not replaced or len(replaced) == size or not pointwise.computes([base], value):
+    if step != 1 or len(replaced) == size or not pointwise.computes([base], value):
         return None
     if (number := number_of(source)) is not None:
         part: View | None = pointwise.full(graph, number, value)
@@ -63,9 +65,14 @@ def _chosen(graph: Graph, value: Tensor, base: View, part: View, d: int, replace
 def _copied(view: View) -> View:
     """The source of a copy in another layout; the view itself if it is none."""
     maker = view.value.maker
-    if not isinstance(maker, Call) or maker.operator is not aten.copy.default or view.layout != view.value.layout:
+    if view.layout != view.value.layout:
         return view
-    source = maker.args[1]
+    if isinstance(maker, Call) and maker.operator is aten.copy.default:
+        source = maker.args[1]
+    elif isinstance(maker, Map) and maker.name == "copy":
+        (source,) = maker.inputs
+    else:
+        return view
     if source.value.dtype != view.value.dtype or source.value.device != view.value.device:
         return view
     return pointwise.expanded(source, view.layout.sizes) or view
