@@ -45,6 +45,7 @@ from .ir.fx_utils import is_static
 from .ir.graph import Graph
 from .ir.stages import attempted, optional, raises, required, show
 from .joint_graph.append_parts import append_parts
+from .joint_graph.cast_parts import cast_parts
 from .joint_graph.cat_slices import cat_slices
 from .joint_graph.chunk_losses import chunk_losses
 from .joint_graph.copy_sources import copy_sources
@@ -113,6 +114,7 @@ def _partition(joint: GraphModule, inputs, packs: bool, **options) -> tuple[Grap
     optional(fold_constants, joint)
     optional(replace_max_pool_indices, joint)
     optional(count_in_floats, joint)
+    optional(cast_parts, joint, False)
     has_static_sizes = is_static(joint)
     if has_static_sizes:
         optional(expand_products, joint)
@@ -175,6 +177,7 @@ def plan(
     required(mark_user_casts, module)
     optional(fold_constants, module)
     optional(count_in_floats, module)
+    optional(cast_parts, module)
     optional(expand_products, module)
     optional(copy_sources, module)
     optional(read_before_copies, module)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import torch
 
 from ...runtime.sizes import about_cost
-from ..ir.access import Access, composed, operand_of_view
+from ..ir.access import Access, composed, operand_of_view, relaid
 from ..ir.graph import Graph, Indexed, Map, Operation, Random, Reduce, Value, View, is_cast
 from ..ir.index_maps import BY_PLACE, IndexMap, full_map_of, operand_maps
 from ..ir.issue_slots import slots_of_operation
@@ -124,8 +124,8 @@ def inlined(view: View, index_map: IndexMap, group: IndexMap) -> list[tuple[View
     if not operation.inputs:
         return []
     full_map, is_whole = full_map_of(layout.numel), not view.layout.offset and view.elements == layout.numel
-    if not is_whole and isinstance(index_map, Access):
-        return None
+    if isinstance(index_map, Access):
+        return _through_cast(operation, view, index_map) if is_whole else None
     if isinstance(operation, Random) and not (is_whole and index_map == group == full_map):
         return None
     operands = []
@@ -141,7 +141,7 @@ def inlined(view: View, index_map: IndexMap, group: IndexMap) -> list[tuple[View
             with about_cost():
                 # A large kernel would read its operands by a more complicated map, and could not transpose any more.
                 costs_more = is_whole and numel > LITTLE
-            if costs_more or isinstance(index_map, Access):
+            if costs_more:
                 return None
             part = operand_of_view(operand, operand_map, view, index_map, numel)
             if part is None:
@@ -171,7 +171,16 @@ def _is_read_through(operation: Map, access: Access) -> bool:
         return False
     source, result = operation.inputs[0].value.dtype, operation.results[0].dtype
     is_exact = result.is_floating_point and source.itemsize < result.itemsize
-    ((_, operand_map),) = operand_maps(operation)
-    if operand_map != full_map_of(operation.results[0].layout.numel):
-        return False  # a broadcast operand is read from nowhere, too
     return is_exact and (access.only_chooses or not operation.rounds)
+
+
+def _through_cast(operation: Map, view: View, access: Access) -> list[tuple[View, IndexMap]] | None:
+    """The operand of a cast, with its access, where an access reads the result. A broadcast operand would be read from
+    nowhere, too."""
+    ((operand, operand_map),) = operand_maps(operation)
+    if operand_map == full_map_of(view.value.layout.numel):
+        return [(operand, access)]
+    if operand.elements != view.value.layout.numel:
+        return None
+    found = relaid(access, view.layout, view.value.layout, operand.layout)
+    return None if found is None else [(View(operand.value, found[1]), found[0])]

@@ -1,9 +1,9 @@
 """Compute an attention's projections of one tensor, as queries, keys and values often are, by one product.
 
 Under autocast a plan casts all parameters into one buffer, where those of one product lie side by side for nothing
-(passes/cast_parts.py, passes/pack_casts.py). One product of many columns fills a GPU better than several of few,
-forward and for the gradients of weights, and the input's gradient is one product instead of a sum of several. Models of
-transformers, unlike those of timm, have separate modules for them.
+(joint_graph/cast_parts.py, passes/pack_casts.py). One product of many columns fills a GPU better than several of
+few, forward and for the gradients of weights, and the input's gradient is one product instead of a sum of several.
+Models of transformers, unlike those of timm, have separate modules for them.
 
 Layers whose results element-wise operations read, as a gated MLP's, stay apart: a product's own kernel computes these.
 """
