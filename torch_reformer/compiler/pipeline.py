@@ -74,6 +74,7 @@ from .passes import PASSES
 from .pre_grad.attention_masks import simplify_masks
 from .pre_grad.attention_operands import simplify_operands
 from .pre_grad.attention_patterns import replace_written_attention
+from .pre_grad.instance_norm import replace_instance_norm
 from .pre_grad.join_projections import join_projections
 from .pre_grad.own_convolutions import replace_own_convolutions
 from .pre_grad.shared_heads import share_heads
@@ -88,10 +89,10 @@ AFTER_FUSION = (fuse_copies, fuse_concats, fuse_transposes, fuse_gathers, choose
 
 def pre_grad(module: GraphModule) -> None:
     """Rewrite Dynamo's graph, and those inside it, such as a checkpoint's, before autograd sees them."""
-    rewrites = replace_written_attention, simplify_masks, simplify_operands, share_heads, join_projections
+    of_attention = replace_written_attention, simplify_masks, simplify_operands, share_heads, join_projections
     for inner in [each for each in module.modules() if isinstance(each, GraphModule)]:
         required(replace_own_convolutions, inner)
-        for rewrite in rewrites:
+        for rewrite in (replace_instance_norm, *of_attention):
             attempted(functools.partial(optional, rewrite, inner), inner)
 
 
