@@ -13,7 +13,9 @@ Operations that several chosen candidates compute are recomputed. The greedy gro
 
 from __future__ import annotations
 
+import functools
 import math
+import operator
 from dataclasses import dataclass, replace
 
 from ....runtime.sizes import estimate
@@ -188,10 +190,17 @@ class FusionModel(Model):
         # Candidates by their operations in `once` and one place that must be complete before. At most one candidate of
         # such a list is a kernel, as of those that compute the place.
         dependent: dict[tuple[int, int], list[int]] = {}
+        needing = dict.fromkeys(self.once, 0)  # of each place, the candidates as bits
         for z, candidate in enumerate(self.candidates):
             for place in places_of(candidate.before & own if candidate.once else 0):
                 dependent.setdefault((candidate.once, place), []).append(z)
+                needing[place] |= 1 << z
+        computing = {place: sum(1 << i for i in variables) for place, variables in self.once.items()}
+
+        @functools.cache
+        def needing_any(places: int) -> int:
+            return functools.reduce(operator.or_, (needing[place] for place in places_of(places)))
+
         for (once, place), dependents in dependent.items():
-            others = [i for i in self.once[place] if self.candidates[i].before & once]
-            if others:
+            if others := places_of(computing[place] & needing_any(once)):
                 self.row(dict.fromkeys(dependents, 1) | dict.fromkeys(others, 1), high=1)
