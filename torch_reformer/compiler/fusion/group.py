@@ -199,8 +199,12 @@ class FusionGroup:
         """
         members = set(self.computed)
         needed, inputs, todo = {operation}, {}, self.read_by(operation)
+        seen: set[InputKey] = set()
         while todo:
             view, index_map = todo.pop()
+            if (read := (view.value, view.layout, index_map)) in seen:
+                continue
+            seen.add(read)
             maker = view.value.maker
             if maker in members and self.knows(view, index_map):
                 if maker is self.anchor or (view.value in stored and (view.is_full or index_map == self.rows)):
