@@ -26,6 +26,7 @@ _FEWEST_GATHERED = 1 << 11  # rows on GPUs: storing fewer takes no longer than t
 _MOST_ROWS, _MOST_ELEMENTS = 1 << 10, 1 << 15
 _MOST_WRITTEN = 16  # elements of another table for each that is added: all are written
 _MOST = 1 << 30  # rows and indices
+_NAMES_DIMENSION = {"cpu"}  # devices where the error of an index names its dimension; a GPU's is an assertion
 
 
 def supports(into: Tensor, indices: Tensor, source: Tensor) -> bool:
@@ -82,6 +83,9 @@ def _index_put(into: Tensor, indices: list[Tensor | None], source: Tensor, accum
         return NotImplemented
     if len(indices) == 1:
         return _add_rows(into, indices[0], source, "index")
+    if (numbers := _joined(into, indices)) is not None:
+        result = _add_rows(into.flatten(0, len(indices) - 1), numbers, source, "index")
+        return result if result is NotImplemented else result.view(into.shape)
     if len(indices) == into.dim() == 2 and indices[0] is None:  # columns, as of LeViT's biases of attention
         result = _add_rows(into.t(), indices[1], source.movedim(0, -1), "index")
         return result if result is NotImplemented else result.t().contiguous()
@@ -96,10 +100,33 @@ def _scatter_add(into: Tensor, dim: int, indices: Tensor, source: Tensor) -> Ten
 
 
 def _index(tensor: Tensor, indices: list[Tensor | None]) -> Tensor:
-    """Indexing of rows as index_select, whose rows kernels read from the table itself (fusion/fuse_gather.py)."""
-    if len(indices) != 1 or not _are_gathered(tensor, indices[0]):
+    """Indexing of rows, of one table or by several indices of many, as index_select, whose rows kernels read from the
+    table itself (fusion/fuse_gather.py)."""
+    if tensor.dim() != len(indices) + 1:
         return NotImplemented
-    return _select_rows(tensor, indices[0].reshape(-1), "index").view(*indices[0].shape, tensor.shape[1])
+    numbers = indices[0] if len(indices) == 1 else _joined(tensor, indices)
+    if numbers is None or not _are_gathered(table := tensor.flatten(0, -2), numbers):
+        return NotImplemented
+    return _select_rows(table, numbers.reshape(-1), "index").view(*numbers.shape, tensor.shape[-1])
+
+
+def _joined(tensor: Tensor, indices: list[Tensor | None]) -> Tensor | None:
+    """One index of several dimensions, the first ones, in the place of an index for each; None if there is none."""
+    if tensor.device.type in _NAMES_DIMENSION or not tensor.is_contiguous():
+        return None
+    given = [index for index in indices if index is not None]
+    if len(given) < len(indices) or not all(supports(tensor, index, tensor) for index in given):
+        return None
+    if math.prod(tensor.shape[: len(given)]) >= _MOST:
+        return None
+    numbers = [
+        reformer._row_numbers(index.reshape(-1), size, "index", 1).view(index.shape)
+        for index, size in zip(given, tensor.shape, strict=False)
+    ]
+    joined = numbers[0]
+    for size, each in zip(tensor.shape[1:], numbers[1:], strict=False):
+        joined = joined * size + each
+    return joined
 
 
 def _gather(tensor: Tensor, dim: int, indices: Tensor, sparse_grad: bool = False) -> Tensor:
