@@ -1,6 +1,6 @@
 """Group norm by sums over channel maps (all spatial positions of one channel of one batch element). A program reads
 the tensor once for these sums, in the order of its memory, and once for the result. Combining the sums of a group's
-channel maps is little work."""
+channel maps is little work. If there is one position, as of tokens [N, C], groups are rows."""
 
 from __future__ import annotations
 
@@ -11,10 +11,6 @@ from torch._prims_common import suggest_memory_format
 from .norms import statistics_type
 
 aten = torch.ops.aten
-
-
-def _supports(input: Tensor, positions: int) -> bool:
-    return input.dim() > 2 and positions > 1 and input.numel() > 0
 
 
 def _wide(tensor: Tensor) -> Tensor:
@@ -37,16 +33,18 @@ def _forward(
     groups: int,
     eps: float,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    if not _supports(input, positions):
+    if not input.numel():
         return NotImplemented
-    x = _wide(input)
-    variances, means = torch.var_mean(x, [*range(2, x.dim())], correction=0)
-    # Combine statistics of parts of equal size: Chan, Golub and LeVeque, Updating formulae and a pairwise algorithm for
-    # computing sample variances, 1979.
-    by_group = (batch, groups, channels // groups)
-    means, variances = means.view(by_group), variances.view(by_group)
-    mean = means.mean(2, keepdim=True)
-    variance = (variances + (means - mean).square()).mean(2, keepdim=True)
+    x, by_group = _wide(input), (batch, groups, channels // groups)
+    if positions > 1:
+        variances, means = torch.var_mean(x, [*range(2, x.dim())], correction=0)
+        # Combine statistics of parts of equal size: Chan, Golub and LeVeque, Updating formulae and a pairwise algorithm
+        # for computing sample variances, 1979.
+        means, variances = means.view(by_group), variances.view(by_group)
+        mean = means.mean(2, keepdim=True)
+        variance = (variances + (means - mean).square()).mean(2, keepdim=True)
+    else:
+        variance, mean = torch.var_mean(x.reshape(by_group), 2, correction=0, keepdim=True)
     rstd = torch.rsqrt(variance + eps)
     scale = rstd if weight is None else rstd * _wide(weight).view(by_group[1:])
     shift = -mean * scale if bias is None else _wide(bias).view(by_group[1:]) - mean * scale
@@ -68,8 +66,6 @@ def _backward(
     output_mask: list[bool],
 ) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
     is_empty = input.numel() == 0  # PyTorch's rule divides by the number of elements
-    if not is_empty and not _supports(input, positions):
-        return NotImplemented
     # One order of memory for both, as PyTorch's formula had before torch 2.14; else kernels read one of them across.
     grad = grad.contiguous(memory_format=suggest_memory_format(input))
     g, x = _wide(grad), _wide(input)
