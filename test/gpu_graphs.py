@@ -262,6 +262,20 @@ class Unrolled(nn.Module):
         return h.square().mean()
 
 
+class Cells(nn.Module):
+    """An unrolled recurrent cell. PyTorch has no fake kernel of GRU's."""
+
+    def __init__(self):
+        super().__init__()
+        self.cell = nn.LSTMCell(64, 64)
+
+    def forward(self, x):
+        state = cell = torch.zeros_like(x[:, 0])
+        for each in x.unbind(1):
+            state, cell = self.cell(each, (state, cell))
+        return state.square().mean()
+
+
 def reports(model: nn.Module, inputs: list) -> list:
     """Reports of the forward and the backward under autocast; images are channels_last."""
     found = []
@@ -321,6 +335,7 @@ if __name__ == "__main__":
         given = torch.randn(64, tokens, 16 * heads), torch.zeros(tokens, tokens, dtype=torch.int64)
         models[name] = BiasOfHeads(*sizes), list(given)
     models["read turned"] = ReadTurned(), [torch.randn(8192, 1024)]
+    models["cells"] = Cells(), [torch.randn(32, 4, 64)]
     models["looked up twice"] = LookedUpTwice(), [torch.zeros(8, 512, dtype=torch.int64)]
     edges = [torch.zeros(1 << 14, dtype=torch.int64)] * 2
     models["messages"] = Messages(), [torch.randn(3000, 64), *edges, torch.zeros(1 << 14)]

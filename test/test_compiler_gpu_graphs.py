@@ -24,7 +24,7 @@ def kinds() -> dict:
 
 
 OWN = ["flash attention", "vocabulary", "large vocabulary", "messages", "talking heads", "perceptron"]
-OWN += ["read turned", "looked up twice"]
+OWN += ["read turned", "looked up twice", "cells"]
 
 
 @pytest.mark.parametrize("name", [*NAMES, *OWN])
@@ -202,6 +202,11 @@ def test_products_of_a_vocabulary():
     assert backward["aten::mm: 1024x1088x64"] == backward["aten::mm.dtype: 1088x1024x64"] == 1
     assert backward["aten::mm.dtype: 1024x64x64"] == 1 and backward["aten::mm.dtype"] == 4
     assert not {"aten::constant_pad_nd", "aten::cat", "reformer::_contiguous"} & {*forward, *backward}
+
+
+def test_cells_are_programs():
+    for each in kinds()["cells"]:
+        assert not any("_thnn" in kind for kind in each)
 
 
 def test_steps_of_a_loop():

@@ -24,8 +24,10 @@ from . import (
     nll_loss,
     norms,
     pixel_shuffle,
+    recurrent_cells,
     roll,
     scatter_reduce,
+    weight_norm,
 )
 
 aten, reformer = torch.ops.aten, torch.ops.reformer
@@ -73,8 +75,10 @@ def decompositions() -> dict:
         nll_loss,
         conv_patchify,
         pixel_shuffle,
+        recurrent_cells,
         roll,
         scatter_reduce,
+        weight_norm,
         conv1d,
     ):
         for op, rule in module.DECOMPOSITIONS.items():
