@@ -115,10 +115,10 @@ def _partition(joint: GraphModule, inputs, packs: bool, **options) -> tuple[Grap
     optional(fold_constants, joint)
     optional(replace_max_pool_indices, joint)
     optional(count_in_floats, joint)
-    optional(cast_parts, joint, False)
     has_static_sizes = is_static(joint)
     if has_static_sizes:
         optional(expand_products, joint)
+        optional(cast_parts, joint, False)
         optional(copy_sources, joint)
         optional(read_before_copies, joint)
         optional(swap_operands, joint)

@@ -92,7 +92,9 @@ def _cast_behind(module: GraphModule, cast: Node) -> None:
     def without_gaps(node: Node, value: Tensor, changed: dict[Node, object]) -> Tensor:
         return value.new_empty_strided(value.shape, layout_of(value).packed.strides) if node in slices else value
 
-    if any(slice.meta["val"].shape == cast.meta["val"].shape for slice in slices):
+    numbers = [number for each in slices for number in (*each.meta["val"].shape, *each.meta["val"].stride())]
+    is_static = all(isinstance(number, int) for number in numbers)
+    if not is_static or any(each.meta["val"].shape == cast.meta["val"].shape for each in slices):
         return
     changed = with_choice(slices, without_gaps, ANY_ORDER | OF_MATRICES)
     if any(slice not in changed and not layout_of(slice.meta["val"]).is_dense for slice in slices):
