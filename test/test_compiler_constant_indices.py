@@ -49,6 +49,22 @@ def test_values(name, dtype, layout):
     assert calls(reports) <= ({"aten::scatter_add"} if name == "gather of a part" else set())
 
 
+OF_TWO_DIMENSIONS = {
+    "rows": lambda x: x[torch.stack([index(), index() - 8])],
+    "of a slice": lambda x: x[1:][torch.stack([index(), index()]).clamp(max=2)],
+    "columns": lambda x: x[:, torch.stack([index(), index() - 8])].exp(),
+    "transposed": lambda x: x.t()[torch.stack([index(), index()])] * 2,
+}
+
+
+@pytest.mark.parametrize("name", OF_TWO_DIMENSIONS)
+def test_indices_of_two_dimensions(name):
+    """As of relative positions, whose table is a parameter."""
+    x = torch.randn(8, 8, generator=torch.Generator().manual_seed(0))
+    reports = check(OF_TWO_DIMENSIONS[name], x)
+    assert calls(reports) <= (set() if name in ("rows", "columns") else {"aten::index.Tensor", "aten::index_put"})
+
+
 @pytest.mark.parametrize("name", ["index", "gather", "circular"])
 def test_special_values(name):
     """NaN, infinity and -0.0 are only where they are read."""

@@ -57,9 +57,14 @@ def _index(graph: Graph, value: Tensor, view: View, indices: Sequence[View | Non
     """Rule of index, by one index."""
     if (only := _only(indices)) is None:
         return None
-    d, index = only
+    d, index, rank = only
+    whole, sizes = typed(value), (*view.layout.sizes[:d], index.layout.numel, *view.layout.sizes[d + 1 :])
+    if rank > 1 and not whole.layout.is_row_major:
+        return None
     axis_map = _map(graph, value, index, 0, view.layout.sizes[d], wraps=True)
-    return None if axis_map is None else indexed(graph, "index", typed(value), view, {d: axis_map})
+    type = whole if rank == 1 else whole._replace(layout=Layout.row_major(sizes))
+    result = None if axis_map is None else indexed(graph, "index", type, view, {d: axis_map})
+    return None if result is None else View(result.value, whole.layout)
 
 
 def _gather(graph: Graph, value: Tensor, view: View, dim: int, index: View, sparse_grad: bool = False) -> View | None:
@@ -89,7 +94,12 @@ def _index_put(graph: Graph, value: Tensor, into: View, indices, source: View, a
     """Rule of index_put that adds to zeros, by one index."""
     if not accumulate or (only := _only(indices)) is None:
         return None
-    d, index = only
+    d, index, rank = only
+    if rank > 1:
+        if not source.layout.is_row_major:
+            return None
+        sizes = (*source.layout.sizes[:d], index.layout.numel, *source.layout.sizes[d + rank :])
+        source = View(source.value, Layout.row_major(sizes, source.layout.offset))
     axis_map = _map(graph, value, index, 0, into.layout.sizes[d], wraps=True)
     return _added(graph, "index_put", value, into, source, d, axis_map)
 
@@ -115,10 +125,18 @@ def _added(
     return indexed(graph, name, typed(value), whole, {d: axis_map.transposed()})
 
 
-def _only(indices: Sequence[View | None]) -> tuple[int, View] | None:
-    """The dimension and the index, if there is only one, of one dimension."""
+def _only(indices: Sequence[View | None]) -> tuple[int, View, int] | None:
+    """The dimension, the index as a vector, and the number of its dimensions, if there is only one index."""
     given = [(d, index) for d, index in enumerate(indices) if index is not None]
-    return given[0] if len(given) == 1 and len(given[0][1].layout.sizes) == 1 else None
+    if len(given) != 1:
+        return None
+    ((d, index),) = given
+    layout = index.layout
+    if len(layout.sizes) == 1:
+        return d, index, 1
+    if not layout.is_row_major:
+        return None
+    return d, View(index.value, Layout((layout.numel,), (1,), layout.offset)), len(layout.sizes)
 
 
 RULES = {
