@@ -57,6 +57,17 @@ def sliced_in_memory(x, y):
     return wide[:, :2].as_strided((2, 2), (3, 1)).exp(), wide[:, 4:] * 2, x.sum()
 
 
+def rows_in_memory(x, y):
+    """Rows are dense, so nothing but the place of the slice in memory would change."""
+    wide = y.to(torch.bfloat16).float()
+    return wide[1:].as_strided((2, 2), (2, 1)) + 1, wide[:1] * 2, x.sum()
+
+
+def copied_from_memory(x, y):
+    wide = y.to(torch.bfloat16).float()
+    return torch.as_strided_copy(wide[1:], (2, 2), (2, 1), 0) + 1, x.sum()
+
+
 def sliced_and_whole(x, y):
     wide = y.to(torch.bfloat16).float()
     return wide[:, :2].exp(), wide.exp(), x.sum()
@@ -72,6 +83,8 @@ FEWER_BYTES = {
     in_another_order: False,
     sliced: True,
     sliced_in_memory: False,
+    rows_in_memory: False,
+    copied_from_memory: False,
     sliced_and_whole: False,
 }
 
@@ -114,6 +127,23 @@ def test_values_and_gradients(function):
     for one, other in zip(*found, strict=True):
         torch.testing.assert_close(one, other)
         assert one.stride() == other.stride()
+
+
+@needs_aten
+@pytest.mark.parametrize("dim", [0, 1])
+def test_sizes_that_change(dim):
+    def function(x, y):
+        return torch.cat([x.sin(), y], dim).to(torch.bfloat16) * 2
+
+    torch._dynamo.reset()
+    compiled = torch.compile(function, backend="reformer", dynamic=True)
+    for rows in (4, 6, 3):
+        x, y = torch.randn(rows, rows, requires_grad=True), torch.randn(rows, rows)
+        found, expected = compiled(x, y), function(x, y)
+        assert torch.equal(found, expected)
+        torch.testing.assert_close(
+            torch.autograd.grad(found.float().sum(), x), torch.autograd.grad(expected.float().sum(), x)
+        )
 
 
 class Decoder(nn.Module):

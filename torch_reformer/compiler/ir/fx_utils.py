@@ -21,7 +21,10 @@ from .sized_tensor import SizedTensor
 
 aten = torch.ops.aten
 
-_OF_MEMORY = {aten.as_strided.default, aten.as_strided_scatter.default, aten._reshape_alias.default}
+_OF_MEMORY = {
+    *(aten.as_strided.default, aten.as_strided_copy.default, aten.as_strided_scatter.default),
+    *(aten._reshape_alias.default, aten._reshape_alias_copy.default),
+}
 
 
 def is_element_wise(node: Node) -> bool:
@@ -150,6 +153,11 @@ def base_of(node: Node) -> Node:
 def is_view(node: Node) -> bool:
     """True if the operator only gives a view of its first argument."""
     return getattr(node.target, "is_view", False)
+
+
+def reads_memory(node: Node) -> bool:
+    """True if an operator reads the node, or a view of it, by places in memory instead of dimensions."""
+    return any(user.target in _OF_MEMORY or (is_view(user) and reads_memory(user)) for user in node.users)
 
 
 def is_result(node: Node) -> bool:

@@ -183,4 +183,5 @@ _VIEWS: dict[Callable, Callable[..., Any]] = {
 _NEW_SIZES: dict[Callable, Callable[..., Sequence]] = {
     aten.permute.default: lambda tensor, dims: [tensor.shape[d] for d in dims],
     aten.view.default: lambda tensor, sizes: sizes,
+    aten._to_copy.default: lambda tensor: tensor.shape,
 }

@@ -15,7 +15,8 @@ from torch.fx import GraphModule, Node
 
 from ...runtime.dtypes import FLOATS
 from ..ir.fake_tensors import layout_of
-from ..ir.fx_utils import given_again
+from ..ir.fx_utils import given_again, reads_memory
+from ..ir.sized_tensor import SizedTensor
 from .propagate_memory_format import ANY_ORDER, OF_MATRICES, apply, with_choice
 
 aten = torch.ops.aten
@@ -50,6 +51,11 @@ def _is_cast(node: Node) -> bool:
     return node.meta["val"].device == node.args[0].meta["val"].device
 
 
+def _is_static(node: Node) -> bool:
+    value = node.meta["val"]
+    return type(value) is not SizedTensor and all(isinstance(n, int) for n in (*value.shape, *value.stride()))
+
+
 def _is_narrower(node: Node, than: Node) -> bool:
     one, other = node.meta["val"].dtype, than.meta["val"].dtype
     return one in FLOATS and other in FLOATS and one.itemsize < other.itemsize
@@ -80,7 +86,7 @@ def _cast_again(part: Node, cast: Node) -> Node:
     if part.meta["val"].dtype == cast.meta["val"].dtype:
         return part
     new = part.graph.call_function(cast.target, (part,), cast.kwargs)
-    new.meta = dict(cast.meta)
+    new.meta = {name: value for name, value in cast.meta.items() if name != "val"}  # which has the whole's sizes
     new.meta["val"] = given_again(new, {})
     return new
 
@@ -92,9 +98,8 @@ def _cast_behind(module: GraphModule, cast: Node) -> None:
     def without_gaps(node: Node, value: Tensor, changed: dict[Node, object]) -> Tensor:
         return value.new_empty_strided(value.shape, layout_of(value).packed.strides) if node in slices else value
 
-    numbers = [number for each in slices for number in (*each.meta["val"].shape, *each.meta["val"].stride())]
-    is_static = all(isinstance(number, int) for number in numbers)
-    if not is_static or any(each.meta["val"].shape == cast.meta["val"].shape for each in slices):
+    are_parts = all(_is_static(each) and each.meta["val"].shape != cast.meta["val"].shape for each in slices)
+    if not are_parts or any(map(reads_memory, slices)):
         return
     changed = with_choice(slices, without_gaps, ANY_ORDER | OF_MATRICES)
     if any(slice not in changed and not layout_of(slice.meta["val"]).is_dense for slice in slices):
