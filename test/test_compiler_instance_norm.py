@@ -63,6 +63,17 @@ def test_narrow_images_and_wide_parameters(has_autocast, affine):
         assert (one - best).norm() <= 1.1 * (other - best).norm()
 
 
+@pytest.mark.parametrize("mean, deviation", [(100, 1), (1000, 1), (200, 0.05)])
+def test_large_means(mean, deviation):
+    """They do not cancel out: results and gradients are about as exact as PyTorch's, by batch norm."""
+    torch.manual_seed(0)
+    model = NORMS[2](8, affine=True)
+    x, weights = torch.randn(4, 8, 16, 16) * deviation + mean, torch.randn(4, 8, 16, 16, dtype=torch.float64)
+    exact = results(copy.deepcopy(model).double(), x.double(), weights)
+    for one, other, best in zip(results(compiled(model), x, weights), results(model, x, weights), exact, strict=True):
+        assert (one - best).norm() <= 2 * (other - best).norm()
+
+
 @pytest.mark.parametrize("options", [{"track_running_stats": True}, {"track_running_stats": True, "momentum": None}])
 def test_running_statistics(options):
     """They are PyTorch's, in training and in evaluation."""

@@ -89,7 +89,9 @@ def test_weight_norm(dtype, size, dim):
     expected = torch.autograd.grad(torch._weight_norm(*exact, dim % len(size)), exact, grad.double())
     for one, other in zip(found, expected, strict=True):
         assert one.dtype == dtype and one.shape == other.shape
-        torch.testing.assert_close(one.double(), other, rtol=8 * torch.finfo(dtype).eps, atol=8 * torch.finfo(dtype).eps)
+        torch.testing.assert_close(
+            one.double(), other, rtol=8 * torch.finfo(dtype).eps, atol=8 * torch.finfo(dtype).eps
+        )
 
 
 @pytest.mark.parametrize("wraps", [nn.utils.weight_norm, nn.utils.parametrizations.weight_norm])

@@ -23,6 +23,15 @@ def _broadcast(values: Tensor, by_group: tuple[int, int, int], like: Tensor) -> 
     return values.expand(by_group).reshape(*like.shape[:2], *[1] * (like.dim() - 2))
 
 
+def _centred(x: Tensor, mean: Tensor, by_group: tuple[int, int, int]) -> tuple[Tensor, Tensor]:
+    """What is summed, and how much of the mean it still has. Groups of one channel, as instance norm's, have no mean
+    left, so that large ones do not cancel out: then results are as exact as PyTorch's, which has batch norm compute
+    instance norm. Its group norm does not subtract the mean first either."""
+    if by_group[2] > 1:
+        return x, mean
+    return x - _broadcast(mean, by_group, x), torch.zeros_like(mean)
+
+
 def _forward(
     input: Tensor,
     weight: Tensor | None,
@@ -47,7 +56,8 @@ def _forward(
         variance, mean = torch.var_mean(x.reshape(by_group), 2, correction=0, keepdim=True)
     rstd = torch.rsqrt(variance + eps)
     scale = rstd if weight is None else rstd * _wide(weight).view(by_group[1:])
-    shift = -mean * scale if bias is None else _wide(bias).view(by_group[1:]) - mean * scale
+    x, mean_left = _centred(x, mean, by_group)
+    shift = -mean_left * scale if bias is None else _wide(bias).view(by_group[1:]) - mean_left * scale
     result = x * _broadcast(scale, by_group, x) + _broadcast(shift, by_group, x)
     dtype = statistics_type(input, weight, bias)
     return result.to(input.dtype), mean.squeeze(2).to(dtype), rstd.squeeze(2).to(dtype)
@@ -71,6 +81,7 @@ def _backward(
     g, x = _wide(grad), _wide(input)
     over, by_group = [*range(2, x.dim())], (batch, groups, channels // groups)
     mean, rstd = (_wide(each).unsqueeze(2) for each in (mean, rstd))
+    x, mean_left = _centred(x, mean, by_group)
     sums, products = ((each.sum(over) if over else each).view(by_group) for each in (g, g * x))
     grads: list[Tensor | None] = [None, None, None]
     if output_mask[0] and is_empty:
@@ -80,14 +91,13 @@ def _backward(
         group_sums, group_products = ((each * factor).sum(2, keepdim=True) for each in (sums, products))
         # Gradients through the variance and the mean, which depend on each element, too.
         count = positions * by_group[2]
-        by_variance = (group_sums * mean - group_products) * rstd * rstd * rstd / count
-        by_mean = -by_variance * mean - group_sums * rstd / count
+        by_variance = (group_sums * mean_left - group_products) * rstd * rstd * rstd / count
+        by_mean = -by_variance * mean_left - group_sums * rstd / count
         g_factor, x_factor, shift = (_broadcast(each, by_group, x) for each in (rstd * factor, by_variance, by_mean))
         grads[0] = (g * g_factor + x * x_factor + shift).to(input.dtype)
     if output_mask[1]:
-        grads[1] = (
-            ((products - sums * mean) * rstd).sum(0).view(channels).to(input.dtype if weight is None else weight.dtype)
-        )
+        of_weight = ((products - sums * mean_left) * rstd).sum(0).view(channels)
+        grads[1] = of_weight.to(input.dtype if weight is None else weight.dtype)
     if output_mask[2]:
         grads[2] = sums.sum(0).view(channels).to(input.dtype if weight is None else weight.dtype)
     return tuple(grads)

@@ -18,8 +18,8 @@ _STATISTICS = "running_mean", "running_var"
 
 
 def replace_instance_norm(module: GraphModule) -> None:
-    """Change Dynamo's graph where statistics are the input's alone. Mixed data types stay as they are: unlike
-    torch.nn.functional.group_norm, the operator has no rule of autocast."""
+    """Change Dynamo's graph where statistics are the input's alone. The result has the input's data type, as instance
+    norm's: autocast has no rule for the operator, unlike for torch.nn.functional.group_norm."""
     calls = module.graph.find_nodes(op="call_function", target=instance_norm)
     for call in calls:
         arguments = _SIGNATURE.bind(*call.args, **call.kwargs)
