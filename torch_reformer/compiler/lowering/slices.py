@@ -25,10 +25,12 @@ def _slice_scatter(graph: Graph, value: Tensor, base: View, source: View, dim=0,
     """Rule of slice_scatter: the source with a number around it, read through a map; or a choice between source and
     base by the index."""
     d, size = dim % len(base.layout.sizes), base.layout.sizes[dim]
+    if not can_map(value.device, (size,)):  # also for a size of symbols
+        return None
     replaced = range(size)[start:end:step]
     if not replaced:
         return pointwise.RULES[aten.clone.default](graph, value, base)
-    if not can_map(value.device, (size,)) or not layout_of(value).is_dense:
+    if not layout_of(value).is_dense:
         return None
     source = _copied(source)
     if source.value.dtype != value.dtype:
