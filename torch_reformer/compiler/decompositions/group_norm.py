@@ -24,9 +24,9 @@ def _broadcast(values: Tensor, by_group: tuple[int, int, int], like: Tensor) -> 
 
 
 def _centred(x: Tensor, mean: Tensor, by_group: tuple[int, int, int]) -> tuple[Tensor, Tensor]:
-    """What is summed, and how much of the mean it still has. Groups of one channel, as instance norm's, have no mean
-    left, so that large ones do not cancel out: then results are as exact as PyTorch's, which has batch norm compute
-    instance norm. Its group norm does not subtract the mean first either."""
+    """The elements, less the mean where groups have one channel, as instance norm's, and the mean that is left in them:
+    there a large mean does not cancel out, so results are as exact as PyTorch's, which computes instance norm by batch
+    norm. PyTorch's group norm does not subtract the mean first either."""
     if by_group[2] > 1:
         return x, mean
     return x - _broadcast(mean, by_group, x), torch.zeros_like(mean)
