@@ -9,12 +9,9 @@ from torch import Tensor
 from torch._prims_common import suggest_memory_format
 
 from .norms import statistics_type
+from .widen import wide
 
 aten = torch.ops.aten
-
-
-def _wide(tensor: Tensor) -> Tensor:
-    return tensor.to(torch.float64 if tensor.dtype == torch.float64 else torch.float32)
 
 
 def _broadcast(values: Tensor, by_group: tuple[int, int, int], like: Tensor) -> Tensor:
@@ -44,7 +41,7 @@ def _forward(
 ) -> tuple[Tensor, Tensor, Tensor]:
     if not input.numel():
         return NotImplemented
-    x, by_group = _wide(input), (batch, groups, channels // groups)
+    x, by_group = wide(input), (batch, groups, channels // groups)
     if positions > 1:
         variances, means = torch.var_mean(x, [*range(2, x.dim())], correction=0)
         # Combine statistics of parts of equal size: Chan, Golub and LeVeque, Updating formulae and a pairwise algorithm
@@ -55,9 +52,9 @@ def _forward(
     else:
         variance, mean = torch.var_mean(x.reshape(by_group), 2, correction=0, keepdim=True)
     rstd = torch.rsqrt(variance + eps)
-    scale = rstd if weight is None else rstd * _wide(weight).view(by_group[1:])
+    scale = rstd if weight is None else rstd * wide(weight).view(by_group[1:])
     x, mean_left = _centred(x, mean, by_group)
-    shift = -mean_left * scale if bias is None else _wide(bias).view(by_group[1:]) - mean_left * scale
+    shift = -mean_left * scale if bias is None else wide(bias).view(by_group[1:]) - mean_left * scale
     result = x * _broadcast(scale, by_group, x) + _broadcast(shift, by_group, x)
     dtype = statistics_type(input, weight, bias)
     return result.to(input.dtype), mean.squeeze(2).to(dtype), rstd.squeeze(2).to(dtype)
@@ -78,16 +75,16 @@ def _backward(
     is_empty = input.numel() == 0  # PyTorch's rule divides by the number of elements
     # One order of memory for both, as PyTorch's formula had before torch 2.14; else kernels read one of them across.
     grad = grad.contiguous(memory_format=suggest_memory_format(input))
-    g, x = _wide(grad), _wide(input)
+    g, x = wide(grad), wide(input)
     over, by_group = [*range(2, x.dim())], (batch, groups, channels // groups)
-    mean, rstd = (_wide(each).unsqueeze(2) for each in (mean, rstd))
+    mean, rstd = (wide(each).unsqueeze(2) for each in (mean, rstd))
     x, mean_left = _centred(x, mean, by_group)
     sums, products = ((each.sum(over) if over else each).view(by_group) for each in (g, g * x))
     grads: list[Tensor | None] = [None, None, None]
     if output_mask[0] and is_empty:
         grads[0] = torch.empty_like(input)
     elif output_mask[0]:
-        factor = 1.0 if weight is None else _wide(weight).view(by_group[1:])
+        factor = 1.0 if weight is None else wide(weight).view(by_group[1:])
         group_sums, group_products = ((each * factor).sum(2, keepdim=True) for each in (sums, products))
         # Gradients through the variance and the mean, which depend on each element, too.
         count = positions * by_group[2]

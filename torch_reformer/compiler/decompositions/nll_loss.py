@@ -7,6 +7,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from ...program.interpreter import computed_type
+
 aten = torch.ops.aten
 
 _IGNORED = -0.5  # neither a class nor a wrong target, as those are integers
@@ -40,7 +42,7 @@ def _supports(scores: Tensor) -> bool:
 
 def _classes(scores: Tensor, target: Tensor, ignore_index: int) -> Tensor:
     """Class index of each row or pixel, as a floating-point tensor ``[N, 1, ...]``; _IGNORED for ignored ones."""
-    numbers = target.to(torch.float64 if scores.dtype == torch.float64 else torch.float32)
+    numbers = target.to(computed_type(scores.dtype))
     # No other integer is rounded to a number that fp32 represents with all integers below it.
     compared = numbers if abs(ignore_index) < _MOST_CLASSES else target
     return torch.where(compared == ignore_index, _IGNORED, numbers).unsqueeze(1)

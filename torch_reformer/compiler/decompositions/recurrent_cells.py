@@ -6,17 +6,15 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from .widen import wide
+
 aten = torch.ops.aten
-
-
-def _wide(tensor: Tensor) -> Tensor:
-    return tensor.to(torch.float64 if tensor.dtype == torch.float64 else torch.float32)
 
 
 def _sums(one: Tensor, other: Tensor, biases: tuple[Tensor | None, Tensor | None]) -> tuple[Tensor, Tensor]:
     """Both tensors of gates [N, gates x H] with their biases."""
     one, other = (
-        _wide(gates) if bias is None else _wide(gates) + _wide(bias)
+        wide(gates) if bias is None else wide(gates) + wide(bias)
         for gates, bias in zip((one, other), biases, strict=True)
     )
     return one, other
@@ -33,7 +31,7 @@ def _lstm(
     one, other = _sums(input_gates, hidden_gates, (input_bias, hidden_bias))
     into, forget, cell, out = (one + other).chunk(4, 1)
     into, forget, cell, out = into.sigmoid(), forget.sigmoid(), cell.tanh(), out.sigmoid()
-    cy = forget * _wide(cx) + into * cell
+    cy = forget * wide(cx) + into * cell
     hy, gates = out * cy.tanh(), torch.cat([into, forget, cell, out], 1)
     return hy.to(cx.dtype), cy.to(cx.dtype), gates.to(input_gates.dtype)
 
@@ -44,15 +42,15 @@ def _lstm_backward(
     """Gradients of the gates before their functions, of the old cell, and of a bias."""
     if grad_hy is None and grad_cy is None:
         return None, None, None
-    into, forget, cell, out = _wide(gates).chunk(4, 1)
-    tanh = _wide(cy).tanh()
-    by_hy = torch.zeros_like(tanh) if grad_hy is None else _wide(grad_hy)
+    into, forget, cell, out = wide(gates).chunk(4, 1)
+    tanh = wide(cy).tanh()
+    by_hy = torch.zeros_like(tanh) if grad_hy is None else wide(grad_hy)
     by_cy = by_hy * out * (1 - tanh * tanh)
-    by_cy = by_cy if grad_cy is None else by_cy + _wide(grad_cy)
+    by_cy = by_cy if grad_cy is None else by_cy + wide(grad_cy)
     grads = torch.cat(
         [
             by_cy * cell * into * (1 - into),
-            by_cy * _wide(cx) * forget * (1 - forget),
+            by_cy * wide(cx) * forget * (1 - forget),
             by_cy * into * (1 - cell * cell),
             by_hy * tanh * out * (1 - out),
         ],
@@ -72,17 +70,17 @@ def _gru(
     given, hidden = _sums(input_gates, hidden_gates, (input_bias, hidden_bias))
     (reset, update, new), (of_reset, of_update, of_new) = given.chunk(3, 1), hidden.chunk(3, 1)
     reset, update = (reset + of_reset).sigmoid(), (update + of_update).sigmoid()
-    new, wide = (new + reset * of_new).tanh(), _wide(hx)
-    kept = torch.cat([reset, update, new, wide, of_new], 1)
-    return (new + update * (wide - new)).to(hx.dtype), kept.to(input_gates.dtype)
+    new, state = (new + reset * of_new).tanh(), wide(hx)
+    kept = torch.cat([reset, update, new, state, of_new], 1)
+    return (new + update * (state - new)).to(hx.dtype), kept.to(input_gates.dtype)
 
 
 def _gru_backward(
     grad_hy: Tensor, kept: Tensor, has_bias: bool
 ) -> tuple[Tensor, Tensor, Tensor, Tensor | None, Tensor | None]:
     """Gradients of both gates before their functions, of the old state, and of both biases."""
-    reset, update, new, hx, of_new = _wide(kept).chunk(5, 1)
-    grad = _wide(grad_hy)
+    reset, update, new, hx, of_new = wide(kept).chunk(5, 1)
+    grad = wide(grad_hy)
     by_new = grad * (1 - update) * (1 - new * new)
     by_reset, by_update = by_new * of_new * reset * (1 - reset), grad * (hx - new) * update * (1 - update)
     given, hidden = (torch.cat([by_reset, by_update, last], 1).to(kept.dtype) for last in (by_new, by_new * reset))

@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
+from ...program.interpreter import computed_type
 from ..ir.axis_map import AxisMap
 from ..ir.contiguous import in_order
 from ..ir.fake_tensors import real_tensors, typed
@@ -47,7 +48,7 @@ def indexed(
         if type.dtype == torch.float64 and not all(map(_is_exact, maps.values())):
             return None
     read = after_makers(Source(source, maps, fill))
-    wide = torch.float64 if type.dtype == torch.float64 else torch.float32
+    wide = computed_type(type.dtype)
     sizes = read.view.value.dtype.itemsize, wide.itemsize, type.dtype.itemsize
     first = axis_of_own_pass(read.view.layout.sizes, type.layout, read.maps, sizes)
     if first is not None and not in_one_pass:

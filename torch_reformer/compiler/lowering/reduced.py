@@ -17,6 +17,7 @@ import torch
 
 from ... import program as p
 from ...program import Value as Expression
+from ...program.interpreter import computed_type
 from ...runtime.dtypes import FLOATS
 from ..ir.axis_map import AxisMap
 from ..ir.graph import Graph, Map, Reduce, Typed, View, is_cast
@@ -97,7 +98,7 @@ def mapped(graph: Graph, name: str, expression: Callable[..., Expression], views
 
 def wide(view: View) -> torch.dtype:
     """Data type in which programs reduce the view's elements."""
-    return torch.float64 if view.value.dtype == torch.float64 else torch.float32
+    return computed_type(view.value.dtype)
 
 
 def _computes(view: View) -> bool:
