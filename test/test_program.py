@@ -233,7 +233,7 @@ def test_a_sum_term_by_term():
         (lambda: program.channel("two words"), "a Python identifier, got 'two words'"),
         (lambda: program.channel(3), "got 3"),
         (lambda: program.sum(program.acc(), per="column"), "'plane', 'height' or 'all', got 'column'"),
-        (lambda: program.store(program.acc(), torch.int8), "bfloat16 or bool, got torch.int8"),
+        (lambda: program.store(program.acc(), torch.int8), "bool, int64 or int32, got torch.int8"),
         (lambda: program.max(program.acc(), dtype=torch.bool), "max takes float32, float64, float16 or bfloat16, got"),
         (lambda: program.store(program.acc(), per="all"), "per 'element', 'channel', 'row' or 'plane', got 'all'"),
         (lambda: program.store(program.acc(), per="row"), "a value stored per row may only depend on row values"),

@@ -374,7 +374,7 @@ def test_what_is_stored_of_channels_has_no_derivative():
             {"channel": torch.ones(3)},
             "has size [3], but the result of size [1, 2, 3, 4] needs [2]",
         ),
-        (torch.ones(1, 2, 3, 4), {"channel": torch.ones(2).int()}, "tensors[0] (channel) has data type Int"),
+        (torch.ones(1, 2, 3, 4), {"channel": torch.ones(2).short()}, "tensors[0] (channel) has data type Short"),
         (torch.ones(1, 2, 3, 4), {"full": torch.ones(1, 2, 1, 4)}, "needs [1, 2, 3, 4]"),
         (torch.ones(1, 2, 3, 4), {"row": torch.ones(1, 3, 3)}, "needs [1, 3, 4]"),
         (torch.ones(1, 2, 3, 4), {"plane": torch.ones(2)}, "needs [1, 2]"),

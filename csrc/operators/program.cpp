@@ -40,8 +40,8 @@ ScalarType torch_type(Stored type) {
     case Stored::fp64: return ScalarType::Double;
     case Stored::fp16: return ScalarType::Half;
     case Stored::bf16: return ScalarType::BFloat16;
-    case Stored::key: return ScalarType::Long;
-    case Stored::index32: return ScalarType::Int;
+    case Stored::int64: return ScalarType::Long;
+    case Stored::int32: return ScalarType::Int;
     case Stored::mask: return ScalarType::Bool;
     case Stored::result: break;
   }
@@ -53,11 +53,10 @@ template <class Name>
 Stored stored_type(const char* op, const Name& argument, const Tensor& tensor) {
   const ScalarType found = tensor.scalar_type();
   for (Stored type :
-       {Stored::fp32, Stored::bf16, Stored::fp16, Stored::fp64, Stored::mask, Stored::key, Stored::index32})
+       {Stored::fp32, Stored::bf16, Stored::fp16, Stored::fp64, Stored::mask, Stored::int64, Stored::int32})
     if (found == torch_type(type)) return type;
   fail(op, argument(), " has data type ", toString(found),
-       "; float32, float64, float16, bfloat16 and bool are supported, int64 for a key of random numbers, and int64 and "
-       "int32 for indices");
+       "; float32, float64, float16, bfloat16, bool, int64 and int32 are supported");
 }
 
 bool has_sizes(const Tensor& tensor, Sizes wanted) {
@@ -104,10 +103,9 @@ Tensor operand(const char* op, size_t place, ProgramOp kind, const Tensor& tenso
   if (tensor.device() != like.device()) check_same_device(op, "acc", like, argument().c_str(), tensor);
   if (is_freed(tensor)) check_not_freed(op, argument().c_str(), tensor);
   const Stored type = stored_type(op, argument, tensor);
-  const bool fits = kind == ProgramOp::random  ? type == Stored::key
-                    : kind == ProgramOp::index ? type == Stored::key || type == Stored::index32
-                    : is_map(kind)             ? type == Stored::index32
-                                               : type != Stored::key && type != Stored::index32;
+  const bool fits = kind == ProgramOp::random  ? type == Stored::int64
+                    : kind == ProgramOp::index ? is_whole(type)
+                                               : !is_map(kind) || type == Stored::int32;
   if (!fits) fail(op, argument(), " has data type ", toString(tensor.scalar_type()));
   if (kind == ProgramOp::scalar || kind == ProgramOp::random) {
     if (tensor.numel() != 1) fail(op, argument(), " must have one element, got size ", shown(tensor.sizes()));

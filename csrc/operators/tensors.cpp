@@ -106,6 +106,7 @@ int32_t number_of(ScalarType type) {
     case ScalarType::Bool: return aoti_torch_dtype_bool();
     case ScalarType::Byte: return aoti_torch_dtype_uint8();
     case ScalarType::Int: return aoti_torch_dtype_int32();
+    case ScalarType::Long: return aoti_torch_dtype_int64();
     default: throw std::logic_error("no operator makes tensors of this data type");
   }
 }

@@ -61,8 +61,9 @@ ProgramOutput read_output(CodeReader& reader, int64_t nodes, const std::vector<P
   if (output.kind == Reduction::none && output.per > Per::plane)
     reader.malformed("what is stored is per element, channel, row or plane");
   output.node = int32_t(reader.next(0, nodes - 1, "an output of no value"));
-  output.type = Stored(reader.next(-1, int64_t(Stored::mask), "an unknown data type"));
-  if (output.kind != Reduction::none && output.type == Stored::mask) reader.malformed("a reduction to a mask");
+  output.type = Stored(reader.next(-1, int64_t(Stored::int32), "an unknown data type"));
+  if (output.kind != Reduction::none && (output.type == Stored::mask || is_whole(output.type)))
+    reader.malformed("a reduction to a mask or to whole numbers");
   if (output.kind == Reduction::moments && output.type != Stored::result)
     reader.malformed("moments of a data type of their own");
   output.factor = int32_t(reader.next(-1, nodes - 1, "a factor of no value"));
@@ -82,9 +83,9 @@ ProgramOutput read_output(CodeReader& reader, int64_t nodes, const std::vector<P
 int64_t element_size(Stored type) {
   switch (type) {
     case Stored::fp64:
-    case Stored::key: return 8;
+    case Stored::int64: return 8;
     case Stored::fp32:
-    case Stored::index32: return 4;
+    case Stored::int32: return 4;
     case Stored::fp16:
     case Stored::bf16: return 2;
     case Stored::mask:

@@ -48,11 +48,12 @@ enum class Stored : int8_t {
   fp64,
   fp16,
   bf16,
-  mask = 5,    // bytes 0 and 1
-  key = 6,     // int64; also for indices
-  index32 = 7  // int32
+  mask = 5,  // bytes 0 and 1
+  int64,     // also for keys of random numbers, and indices
+  int32      // also for indices
 };
 int64_t element_size(Stored type);
+constexpr bool is_whole(Stored type) { return type == Stored::int64 || type == Stored::int32; }
 
 constexpr int kMostMapsOfTensor = 4, kMappedGroup = 4;
 
@@ -191,8 +192,8 @@ struct ProgramCall {
   // The row number that an index holds for a line of the result.
   int64_t number(const ProgramOperand& index, int64_t line) const {
     const int64_t at = index.place < 0 ? line : placements[size_t(index.place)].line(line);
-    return index.type == Stored::key ? static_cast<const int64_t*>(index.data)[at]
-                                     : static_cast<const int32_t*>(index.data)[at];
+    return index.type == Stored::int64 ? static_cast<const int64_t*>(index.data)[at]
+                                       : static_cast<const int32_t*>(index.data)[at];
   }
   int32_t place_of_output(size_t i) const { return places_of_outputs.empty() ? -1 : places_of_outputs[i]; }
 };

@@ -130,6 +130,21 @@ def test_tiles_compile(architecture, name):
     check_generated(architecture, source(tested, acc, tensors, into=into), {"stitch_test", "stitch_test_finish"})
 
 
+@pytest.mark.parametrize("way", ["columns", "rows", "transposed"])
+@pytest.mark.parametrize("dtype", [torch.int64, torch.int32], ids=str)
+@pytest.mark.parametrize("architecture", compile_kernels.ARCHITECTURES)
+def test_whole_numbers_compile(architecture, dtype, way):
+    whole, of_row, size = program.full("whole"), program.row("of_row"), (2, 320, 8, 8)
+    most = program.row_max(program.acc()) if way == "rows" else 0
+    outputs = [program.store(program.acc() * whole - most, dtype), program.store(of_row, dtype)]
+    outputs += [program.store(of_row > 3, dtype, "row")] if way == "rows" else []
+    acc = torch.empty(size, dtype=torch.bfloat16).contiguous(memory_format=torch.channels_last)
+    turned = with_five_dimensions(written_like(TURNED["turned"](size), torch.bfloat16)).to(dtype)
+    tensors = [turned if way == "transposed" else acc.to(dtype), torch.empty(2, 8, 8, dtype=dtype)]
+    file = source(Program(*outputs), acc, tensors, into={0: turned} if way == "transposed" else {}, shared_bytes=49152)
+    check_generated(architecture, file, {"stitch_test", "stitch_test_finish"})
+
+
 @pytest.mark.parametrize("architecture", compile_kernels.ARCHITECTURES)
 def test_tiles_whose_channels_repeat_compile(architecture):
     """The gradient of a gated sum over halves of the channels."""

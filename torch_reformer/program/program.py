@@ -14,8 +14,10 @@ from .mapped import MAPS, Mapped, Targets, map_of
 from .operations import INPUTS, NUMBER, OUTPUTS, PER, ROW_REDUCTIONS
 from .values import Number, Value, as_value, in_order, index_of, varies
 
-# Data types that a program can name, with the numbers of csrc/conv/problem.h and one more for masks.
-_STORED = {None: -1, torch.float32: 0, torch.float64: 1, torch.float16: 2, torch.bfloat16: 3, torch.bool: 5}
+# Data types that a program can name, with the numbers of csrc/program/program.h.
+_FLOATS = {None: -1, torch.float32: 0, torch.float64: 1, torch.float16: 2, torch.bfloat16: 3}
+_STORED = {**_FLOATS, torch.bool: 5, torch.int64: 6, torch.int32: 7}
+_WHOLE = {torch.bool, torch.int64, torch.int32}  # what is stored in them has no derivative
 _TYPES = {number: dtype for dtype, number in _STORED.items()}
 _NAMES = {number: name for name, number in NUMBER.items()}
 # Dimensions along which a value stored per channel, row or plane may vary.
@@ -44,16 +46,16 @@ class Output:
     def has_derivative(self) -> bool:
         if self.kind != "store":
             return True
-        return self.per not in ("channel", "plane") and self.dtype != torch.bool and self.targets is None
+        return self.per not in ("channel", "plane") and self.dtype not in _WHOLE and self.targets is None
 
 
 def store(value: Value | Number, dtype: torch.dtype | None = None, per: str = "element") -> Output:
     """Store a value as a tensor: of each element (``[N, K, H, W]``), or one of each channel (``[K]``), row (``[N, H,
-    W]``) or plane (``[N, K]``). Masks and values stored per channel or plane have no derivative.
+    W]``) or plane (``[N, K]``). Masks, whole numbers and values stored per channel or plane have no derivative.
 
     Args:
-        dtype: float32, float64, float16, bfloat16, or bool (True where the value is not 0); the result's data type if
-            None.
+        dtype: float32, float64, float16, bfloat16, bool (True where the value is not 0), or int64 or int32 (the value
+            rounded towards zero); the result's data type if None.
         per: "element", "channel", "row" or "plane".
 
     Raises:
@@ -75,7 +77,7 @@ def _check_type(kind: str, dtype: torch.dtype | None, types: Collection[torch.dt
 
 
 def _reduction(kind: str, value: Value | Number, per: str, dtype: torch.dtype | None = None) -> Output:
-    _check_type(kind, dtype, [type_ for type_ in _STORED if type_ is not torch.bool])
+    _check_type(kind, dtype, _FLOATS)
     if per not in PER[1:]:
         raise ValueError(f"program: {kind} is per 'channel', 'row', 'plane', 'height' or 'all', got {per!r}")
     return Output(kind, as_value(value), per, dtype)

@@ -12,9 +12,11 @@ void visit_elements(const ProgramOperand& from, Visit visit) {
     case Stored::fp64: return visit(static_cast<const double*>(from.data), widened);
     case Stored::fp16: return visit(static_cast<const Half*>(from.data), widened);
     case Stored::bf16: return visit(static_cast<const BFloat16*>(from.data), widened);
+    case Stored::int64:
+      return visit(static_cast<const int64_t*>(from.data), [](int64_t element) { return S(element); });
+    case Stored::int32:
+      return visit(static_cast<const int32_t*>(from.data), [](int32_t element) { return S(element); });
     case Stored::mask:
-    case Stored::key:
-    case Stored::index32:
     case Stored::result:
       return visit(static_cast<const uint8_t*>(from.data), [](uint8_t element) { return S(element != 0); });
   }

@@ -110,6 +110,12 @@ void narrow(T* to, const S* from, int64_t count) {
   for (; i < count; ++i) to[i] = Element<T>::store(typename Element<T>::Sum(from[i]));
 }
 
+// Whole numbers to floating-point ones, and back towards zero.
+template <class To, class From>
+void converted(To* to, const From* from, int64_t count) {
+  for (int64_t i = 0; i < count; ++i) to[i] = To(from[i]);
+}
+
 template <class S>
 void read(S* to, const ProgramOperand& from, int64_t at, int64_t count) {
   switch (from.type) {
@@ -117,9 +123,9 @@ void read(S* to, const ProgramOperand& from, int64_t at, int64_t count) {
     case Stored::fp64: return widen(to, static_cast<const double*>(from.data) + at, count);
     case Stored::fp16: return widen(to, static_cast<const Half*>(from.data) + at, count);
     case Stored::bf16: return widen(to, static_cast<const BFloat16*>(from.data) + at, count);
+    case Stored::int64: return converted(to, static_cast<const int64_t*>(from.data) + at, count);
+    case Stored::int32: return converted(to, static_cast<const int32_t*>(from.data) + at, count);
     case Stored::mask:
-    case Stored::key:
-    case Stored::index32:
     case Stored::result:
       for (int64_t i = 0; i < count; ++i) to[i] = S(static_cast<const uint8_t*>(from.data)[at + i] != 0);
   }
@@ -132,9 +138,9 @@ void write(void* to, Stored type, int64_t at, const S* from, int64_t count) {
     case Stored::fp64: return narrow(static_cast<double*>(to) + at, from, count);
     case Stored::fp16: return narrow(static_cast<Half*>(to) + at, from, count);
     case Stored::bf16: return narrow(static_cast<BFloat16*>(to) + at, from, count);
+    case Stored::int64: return converted(static_cast<int64_t*>(to) + at, from, count);
+    case Stored::int32: return converted(static_cast<int32_t*>(to) + at, from, count);
     case Stored::mask:
-    case Stored::key:
-    case Stored::index32:
     case Stored::result:
       for (int64_t i = 0; i < count; ++i) static_cast<uint8_t*>(to)[at + i] = from[i] != 0;
   }

@@ -12,6 +12,16 @@ struct fp16 {
 struct bf16 {
   unsigned short bits;
 };
+// Whole numbers, in registers fp32, which has those of 24 bits: larger ones are rounded. Stored ones are rounded
+// towards zero.
+using whole64 = long long;
+using whole32 = int;
+template <class T>
+constexpr bool is_whole = false;
+template <>
+constexpr bool is_whole<whole64> = true;
+template <>
+constexpr bool is_whole<whole32> = true;
 template <class T>
 constexpr bool is_bf16 = false;
 template <>
@@ -37,6 +47,10 @@ DEVICE void from_float(float x, bf16& y) {
 DEVICE float to_float(bf16 x) { return bits_to_float(static_cast<unsigned>(x.bits) << 16); }
 DEVICE float to_float(fp32 x) { return x; }
 DEVICE void from_float(float x, fp32& y) { y = x; }
+DEVICE float to_float(whole64 x) { return float(x); }
+DEVICE float to_float(whole32 x) { return float(x); }
+DEVICE void from_float(float x, whole64& y) { y = whole64(x); }
+DEVICE void from_float(float x, whole32& y) { y = whole32(x); }
 
 // An element's bits.
 DEVICE unsigned bits_of(fp32 x) { return float_to_bits(x); }
@@ -195,10 +209,28 @@ DEVICE unsigned narrow_pair(float first, float second) {
 #endif
 }
 
+// Element i of a pack of whole numbers.
+template <class T, class Pack>
+DEVICE T whole_of(const Pack& pack, int i) {
+  if constexpr (sizeof(T) == 8)
+    return static_cast<T>(static_cast<unsigned long long>(word(pack, 2 * i + 1)) << 32 | word(pack, 2 * i));
+  else
+    return static_cast<T>(word(pack, i));
+}
+
 template <class T, int N>
 DEVICE Pack<T, N> narrow(const float (&from)[N]) {
   Pack<T, N> pack{};
-  if constexpr (sizeof(T) == 4) {
+  if constexpr (is_whole<T>) {
+    UNROLL
+    for (int i = 0; i < N; ++i) {
+      constexpr int kWords = sizeof(T) / 4;
+      T whole;
+      from_float(from[i], whole);
+      set_word(pack, i * kWords, static_cast<unsigned>(whole));
+      if constexpr (kWords == 2) set_word(pack, i * kWords + 1, static_cast<unsigned>(whole >> 32));
+    }
+  } else if constexpr (sizeof(T) == 4) {
     UNROLL
     for (int i = 0; i < N; ++i) set_word(pack, i, float_to_bits(from[i]));
   } else {

@@ -56,11 +56,13 @@ bool supports_program(const ProgramCall& call, const ProgramLimits& limits) {
   if (channels_per_access(call) < limits.channels_per_access) return false;
   if (!reduces_within(call, limits.reduces)) return false;
   if (!limits.accesses_full && accesses_full(call.program)) return false;
-  for (const ProgramOperand& input : call.inputs)
-    if (input.type == Stored::fp64) return false;
+  for (size_t i = 0; i < call.inputs.size(); ++i) {
+    const Stored type = call.inputs[i].type;
+    if (type == Stored::fp64 || (is_whole(type) && call.program.inputs[i].kind != ProgramOp::random)) return false;
+  }
   for (const ProgramOutput& output : call.program.outputs) {
     const bool reduced = output.kind != Reduction::none && output.per == Per::channel;
-    if ((!output.is_by_element() && !reduced) || output.type == Stored::fp64) return false;
+    if ((!output.is_by_element() && !reduced) || output.type == Stored::fp64 || is_whole(output.type)) return false;
   }
   return output_of_result(call) >= 0;
 }

@@ -152,6 +152,40 @@ struct Held<mask8, kCount, kMost> {
   DEVICE void forget() { forget_words(bytes); }
 };
 
+// Whole numbers are widened at once: as they are, they would take more registers.
+template <class T, int kCount, int kMost>
+struct HeldWhole {
+  static constexpr int kStep = kOfAccess<T, kCount, kMost>;
+  float values[kCount];
+
+  DEVICE void read(const void* from, long long at, AllOfGroup = {}) {
+    UNROLL
+    for (int i = 0; i < kCount; i += kStep) {
+      const auto pack = load<T, kStep>(static_cast<const T*>(from) + at + i);
+      UNROLL
+      for (int j = 0; j < kStep; ++j) values[i + j] = to_float(whole_of<T>(pack, j));
+    }
+  }
+  DEVICE void read(const void* from, long long at, const BeginOfGroup& there) {
+    UNROLL
+    for (int i = 0; i < kCount; ++i) values[i] = to_float(static_cast<const T*>(from)[at + there.at(i)]);
+  }
+  DEVICE void fill(float value) {
+    UNROLL
+    for (float& each : values) each = value;
+  }
+  DEVICE void widen(float (&to)[kCount]) const {
+    UNROLL
+    for (int i = 0; i < kCount; ++i) to[i] = values[i];
+  }
+  DEVICE float element(int i) const { return values[i]; }
+  DEVICE void forget() {}
+};
+template <int kCount, int kMost>
+struct Held<whole64, kCount, kMost> : HeldWhole<whole64, kCount, kMost> {};
+template <int kCount, int kMost>
+struct Held<whole32, kCount, kMost> : HeldWhole<whole32, kCount, kMost> {};
+
 // Read and write kCount adjacent elements; the values are fp32 in registers. kMost: elements per access.
 template <class T, int kCount, int kMost = kCount, class There = AllOfGroup>
 DEVICE void read(const void* from, long long at, float (&to)[kCount], const There& there = {}) {
@@ -221,8 +255,9 @@ struct Narrowed {
     for (int i = 0; i < kCount; i += kStep) store<T, kStep>(static_cast<T*>(to) + at + i, packs[i / kStep]);
   }
 };
-template <int kCount>
-struct Narrowed<mask8, kCount> {
+// Elements that are narrowed when they are written.
+template <class T, int kCount>
+struct NotNarrowed {
   float values[kCount];
 
   template <int kSome>
@@ -230,8 +265,19 @@ struct Narrowed<mask8, kCount> {
     UNROLL
     for (int i = 0; i < kSome; ++i) values[first + i] = some[i];
   }
-  DEVICE void write(void* to, long long at) const { write_mask<kCount>(to, at, values); }
+  DEVICE void write(void* to, long long at) const {
+    if constexpr (is_whole<T>)
+      reformer::write<T, kCount>(to, at, values);
+    else
+      write_mask<kCount>(to, at, values);
+  }
 };
+template <int kCount>
+struct Narrowed<mask8, kCount> : NotNarrowed<mask8, kCount> {};
+template <int kCount>
+struct Narrowed<whole64, kCount> : NotNarrowed<whole64, kCount> {};
+template <int kCount>
+struct Narrowed<whole32, kCount> : NotNarrowed<whole32, kCount> {};
 // Elements of kCount columns of a tensor whose lines are adjacent: kLines lines of kPacked columns each, which are read
 // by accesses of at most kMost elements.
 template <class T, int kLines, int kCount, int kPacked, int kMost>

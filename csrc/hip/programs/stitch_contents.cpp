@@ -31,8 +31,9 @@ StitchContents::StitchContents(const ProgramCall& of)
   };
   const bool has_fp16 =
       std::any_of(stored.begin(), stored.end(), [&](size_t o) { return call.stored_type(output(o)) == Stored::fp16; });
-  if (has_bytes(2) && !has_bytes(4)) precision = has_fp16 ? Stored::fp16 : Stored::bf16;
-  if (has_bytes(4) && precision == Stored::bf16) precision = Stored::fp16;
+  const bool has_wide = has_bytes(4) || has_bytes(8);
+  if (has_bytes(2) && !has_wide) precision = has_fp16 ? Stored::fp16 : Stored::bf16;
+  if (has_wide && precision == Stored::bf16) precision = Stored::fp16;
   find_stages();
   std::vector<int32_t> all = results;
   for (size_t o : of_rows) all.push_back(output(o).node);

@@ -22,9 +22,9 @@ const char* StitchWriter::type_name(Stored type) {
     case Stored::fp16: return "fp16";
     case Stored::bf16: return "bf16";
     case Stored::mask: return "mask8";
+    case Stored::int64: return "whole64";
+    case Stored::int32: return "whole32";
     case Stored::fp64:
-    case Stored::key:
-    case Stored::index32:
     case Stored::result: break;
   }
   throw std::logic_error("kernels have no tensors of this type");
@@ -118,8 +118,8 @@ std::string StitchWriter::table_text(const ProgramNode& of) const {
 
 std::string StitchWriter::look_up_text(const ProgramNode& of) const {
   const ProgramOperand& index = contents_.inputs[size_t(of.input) + 1];
-  return std::string("look_up<") + (index.type == Stored::key ? "long long" : "int") + ">(" + table_text(of) +
-         ", p.in[" + std::to_string(of.input + 1) + "], " + line_text(index.place) + ")";
+  return std::string("look_up<") + type_name(index.type) + ">(" + table_text(of) + ", p.in[" +
+         std::to_string(of.input + 1) + "], " + line_text(index.place) + ")";
 }
 
 std::string StitchWriter::at_text(size_t i, const std::string& row) const {
