@@ -7,7 +7,7 @@ import torch
 from against_eager import without_dynamo
 from marks import needs_aten, slow
 
-from torch_reformer.compiler.joint_graph import float_counts
+from torch_reformer.compiler.lowering import reductions
 
 pytestmark = needs_aten
 NAN, INF = math.nan, math.inf
@@ -115,24 +115,24 @@ def test_parts_and_transposed_tensors():
 
 
 def test_large_counts_are_integers(monkeypatch):
-    monkeypatch.setattr(float_counts, "_MOST", 39)  # instead of 2**24
+    monkeypatch.setattr(reductions, "MOST", 39)  # instead of 2**24
     x, reports = torch.randn(6, 40), []
     without_dynamo(lambda x: x / (x > 0).sum(1, keepdim=True), reports.append)(x)
     assert "aten::sum.dim_IntList" in {line.kind for report in reports for line in report.lines}
 
 
 COUNTS = {
+    "compared": lambda x: x * ((x > 0).sum(0) > 2),
+    "a result": lambda x: (x / (n := (x > 0).sum(0)), n),
     "mean of what a mask has": lambda x: (x * (x > 0)).sum() / (x > 0).sum(),
     "count as a number": lambda x: x * (x > 0).sum(1, keepdim=True).float(),
     "views of counts": lambda x: x / (x > 0).sum(1)[:, None].expand(6, 40),
     "two readers": lambda x: (x / (x > 0).sum(), x.sum() * (x > 0).sum(0)),
 }
-INTEGERS = {
-    "a power": lambda x: x.abs() ** (x > 0).sum(0),
-    "compared": lambda x: x * ((x > 0).sum(0) > 2),
-    "a result": lambda x: (x / (n := (x > 0).sum(0)), n),
-    "of integers": lambda x: x * ((x > 0).sum(0) // 2),
+INTEGERS = {  # that are read by operators which no program computes, or in a backward, where their range is not known
     "two types": lambda x: (x.double() * (n := (x > 0).sum(0)), x * n),
+    "a power": lambda x: x.abs() ** (x > 0).sum(0),
+    "of integers": lambda x: x * ((x > 0).sum(0) // 2),
 }
 
 

@@ -17,7 +17,7 @@ def of_both(x, batch, places):
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 def test_indices_of_several_dimensions(dtype, monkeypatch):
     """They are broadcast and some are negative; rows are added as often as they were read."""
-    monkeypatch.setattr(scatter_reduce, "_NAMES_DIMENSION", set())
+    monkeypatch.setattr(scatter_reduce, "NAMES_DIMENSION", set())
     x = torch.randint(-4, 5, (64, 30, 8)).to(dtype).requires_grad_()
     batch, places = torch.arange(64)[:, None].flip(0) - 32, torch.randint(-30, 30, (64, MANY // 64 + 1))
     torch._dynamo.reset()

@@ -51,7 +51,6 @@ from .joint_graph.chunk_losses import chunk_losses
 from .joint_graph.copy_sources import copy_sources
 from .joint_graph.expand_products import expand_products
 from .joint_graph.flatten_in_memory_order import flatten_in_memory_order
-from .joint_graph.float_counts import count_in_floats
 from .joint_graph.fold_constants import fold_constants
 from .joint_graph.gradient_strides import set_gradient_strides
 from .joint_graph.hoist_loss_gradients import hoist_column_sums, hoist_loss_gradients
@@ -60,7 +59,7 @@ from .joint_graph.memory_budget import partition_within_budget
 from .joint_graph.mutated_inputs import save_reads_of_mutated_inputs
 from .joint_graph.pack_saved import pack_saved
 from .joint_graph.pad_mm import pad_before_saving, pad_mm
-from .joint_graph.partition import recompute_broadcasts, recompute_gathers, save_compared_extremes
+from .joint_graph.partition import recompute_broadcasts, recompute_gathers, save_compared_extremes, save_places
 from .joint_graph.propagate_memory_format import propagate_memory_format
 from .joint_graph.read_before_copies import read_before_copies
 from .joint_graph.reduction_order import keep_order_in_reductions
@@ -114,7 +113,6 @@ def _partition(joint: GraphModule, inputs, packs: bool, **options) -> tuple[Grap
     required(keep_statistics_wide, joint)
     optional(fold_constants, joint)
     optional(replace_max_pool_indices, joint)
-    optional(count_in_floats, joint)
     has_static_sizes = is_static(joint)
     if has_static_sizes:
         optional(expand_products, joint)
@@ -135,6 +133,7 @@ def _partition(joint: GraphModule, inputs, packs: bool, **options) -> tuple[Grap
     required(save_reads_of_mutated_inputs, joint)
     required(save_random, joint)
     required(save_compared_extremes, joint)
+    optional(save_places, joint)
     optional(recompute_broadcasts, joint)
     optional(recompute_gathers, joint)
     optional(rematerialize, joint)
@@ -177,7 +176,6 @@ def plan(
     """
     required(mark_user_casts, module)
     optional(fold_constants, module)
-    optional(count_in_floats, module)
     optional(cast_parts, module)
     optional(expand_products, module)
     optional(copy_sources, module)

@@ -1,5 +1,4 @@
-"""The gradient of the logarithm of the sigmoid, whose factors PyTorch's decomposition writes as integers, which no
-program reads."""
+"""The gradient of the logarithm of the sigmoid, whose factors PyTorch's decomposition writes as integers."""
 
 from __future__ import annotations
 

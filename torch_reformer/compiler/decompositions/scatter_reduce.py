@@ -26,7 +26,7 @@ _FEWEST_GATHERED = 1 << 11  # rows on GPUs: storing fewer takes no longer than t
 _MOST_ROWS, _MOST_ELEMENTS = 1 << 10, 1 << 15
 _MOST_WRITTEN = 16  # elements of another table for each that is added: all are written
 _MOST = 1 << 30  # rows and indices
-_NAMES_DIMENSION = {"cpu"}  # devices where the error of an index names its dimension; a GPU's is an assertion
+NAMES_DIMENSION = {"cpu"}  # devices where the error of an index names its dimension; a GPU's is an assertion
 
 
 def supports(into: Tensor, indices: Tensor, source: Tensor) -> bool:
@@ -112,7 +112,7 @@ def _index(tensor: Tensor, indices: list[Tensor | None]) -> Tensor:
 
 def _joined(tensor: Tensor, indices: list[Tensor | None]) -> Tensor | None:
     """One index of several dimensions, the first ones, in the place of an index for each; None if there is none."""
-    if tensor.device.type in _NAMES_DIMENSION or not tensor.is_contiguous():
+    if tensor.device.type in NAMES_DIMENSION or not tensor.is_contiguous():
         return None
     given = [index for index in indices if index is not None]
     if len(given) < len(indices) or not all(supports(tensor, index, tensor) for index in given):

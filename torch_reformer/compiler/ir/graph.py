@@ -369,6 +369,8 @@ class Graph:
         outputs: results of a call: views, or constants.
         copies: values that copy a value in another layout (ir/contiguous.py).
         constants: elements of values that were computed at compile time, on the CPU.
+        bounds: of values of whole numbers that rules asked for, the least and the most that an element can be, and
+            whether fp32 has each of them (lowering/whole_numbers.py).
         joins: views, and the value that has them as its parts (passes/batching.py).
     """
 
@@ -379,6 +381,7 @@ class Graph:
         self.outputs: list[View | Any] = []
         self.copies: dict[tuple[Value, Layout], Value] = {}
         self.constants: dict[Value, torch.Tensor] = {}
+        self.bounds: dict[Value, tuple[float, float, bool]] = {}
         self.joins: dict[tuple, tuple[list[View], Value]] = {}
         self._count = 0
 

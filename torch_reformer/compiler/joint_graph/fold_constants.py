@@ -106,7 +106,7 @@ def _is_free(node: Node) -> bool:
 
 def _is_of_programs(value: Tensor) -> bool:
     """True for the data types of programs' constants, and for one number, which operators on GPUs read without memory
-    there. Other integers are indices, which have to be in memory."""
+    there. Other integers are mostly indices, which have to be in memory."""
     return value.dtype in (*FLOATS, torch.bool) or not value.dim()
 
 

@@ -16,6 +16,7 @@ aten = torch.ops.aten
 _GATHERS = {*OPERATORS, aten.index.Tensor}
 _COPIES = (aten.clone.default, aten._to_copy.default)
 _EXTREMES = (aten.amax.default, aten.amin.default, aten.max.default, aten.min.default)
+_WITH_PLACES = (aten.max.dim, aten.min.dim, aten.argmax.default, aten.argmin.default)
 _MUCH = 8  # elements of a result for each element of its operands
 
 
@@ -30,6 +31,13 @@ def save_compared_extremes(joint: GraphModule) -> None:
             if source.op == "call_function":
                 # setdefault: a checkpoint recomputes both.
                 source.meta.setdefault("recompute", CheckpointPolicy.MUST_SAVE)
+
+
+def save_places(joint: GraphModule) -> None:
+    """Save maxima and minima with their places: computing them again takes the elements twice more."""
+    for target in _WITH_PLACES:
+        for node in joint.graph.find_nodes(op="call_function", target=target):
+            node.meta.setdefault("recompute", CheckpointPolicy.MUST_SAVE)
 
 
 def recompute_broadcasts(joint: GraphModule) -> None:

@@ -10,6 +10,7 @@ from . import (
     constant_indices,
     convolution,
     indexed,
+    places,
     random,
     reductions,
     resampled,
@@ -21,4 +22,4 @@ from . import (
 
 RULES = apart.RULES | reductions.RULES | convolution.RULES | random.RULES | views.RULES
 RULES |= cat.RULES | indexed.RULES | resampled.RULES | segment_reduce.RULES | slices.RULES | windows.RULES
-RULES |= constant_indices.RULES
+RULES |= constant_indices.RULES | places.RULES

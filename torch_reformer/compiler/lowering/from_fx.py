@@ -177,8 +177,9 @@ class _Lowering:
 
     def _call(self, target, args, kwargs, value):
         """Add a Call of PyTorch's operator. value: its fake result."""
-        if len(args) == 2 and _is_number(args[1]) and target._schema.overload_name == "Tensor":
-            target = getattr(target.overloadpacket, "Scalar", target)
+        overload = target._schema.overload_name
+        if len(args) == 2 and _is_number(args[1]) and overload in ("Tensor", "Tensor_mode"):
+            target = getattr(target.overloadpacket, overload.replace("Tensor", "Scalar"), target)
         schema = target._schema
         several = len(schema.returns) != 1
         values = [] if not schema.returns else list(value) if several else [value]

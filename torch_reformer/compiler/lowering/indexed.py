@@ -22,6 +22,7 @@ from . import constant_pad as rows_of_zeros
 from . import pointwise
 from .separable import axis_of_own_pass
 from .uncopied import uncopied
+from .whole_numbers import MOST, WHOLE
 
 aten = torch.ops.aten
 MOST_TAPS_OF_AXIS = 64  # whose number a kernel's key holds (csrc/program/axis_maps.h)
@@ -36,7 +37,9 @@ def indexed(
     maps = {d: axis_map for d, axis_map in maps.items() if not axis_map.is_identity}
     if not can_map(type.device, (len(axis_map.rows) for axis_map in maps.values())) or len(maps) > MOST_MAPS_OF_TENSOR:
         return None
-    if not pointwise.computes([source], type) or not source.layout.numel or source.value.layout.numel >= 2**31:
+    if type.dtype in WHOLE and abs(fill) >= MOST:
+        return None
+    if not pointwise.moves(graph, [source], type) or not source.layout.numel or source.value.layout.numel >= 2**31:
         return None
     if type.layout.numel < 2 or not type.layout.is_dense:
         return None

@@ -21,6 +21,7 @@ from ..ir.graph import Call, Graph, Map, Typed, View
 from ..ir.iteration_space import has_space
 from ..ir.layout import Layout
 from . import functions as f
+from .whole_numbers import MOST, WHOLE, as_whole, exact_range, range_of
 
 aten = torch.ops.aten
 
@@ -168,7 +169,8 @@ OF_TRUTHS: dict[Callable, Callable[..., Expression]] = {
 }
 
 
-_ROUND = {torch.bfloat16: p.round_bf16, torch.float16: p.round_fp16}
+TYPES = *FLOATS, torch.bool, *WHOLE
+ROUND = {torch.bfloat16: p.round_bf16, torch.float16: p.round_fp16}
 EQUALITIES = {getattr(getattr(aten, name), kind) for name in ("eq", "ne") for kind in ("Tensor", "Scalar")}
 COMPARISONS = {
     overload
@@ -203,10 +205,12 @@ def add_typed_map(graph: Graph, name: str, expression, inputs: list[View], type:
 
 def _constant(number: Callable, graph: Graph, value, *args, **kwargs) -> View | None:
     """Rule of an operator whose result has `number(*args)` in all elements."""
-    if not isinstance(value, Tensor) or value.dtype not in (*FLOATS, torch.bool):
+    if not isinstance(value, Tensor) or value.dtype not in TYPES:
         return None
     constant = number(*args)
     if constant is None or not layout_of(value).is_dense or not value.numel():
+        return None
+    if value.dtype in WHOLE and not _is_exact(constant):
         return None
     return full(graph, as_float(bool(constant) if value.dtype == torch.bool else constant), value)
 
@@ -216,9 +220,14 @@ def full(graph: Graph, number: float, like: Tensor) -> View:
     return add_map(graph, f"full[{number}]", lambda: Expression("constant", attribute=number), [], like)
 
 
+def _is_exact(number) -> bool:
+    """True if fp32 has this whole number, and all below it."""
+    return isinstance(number, (int, float)) and abs(number) < MOST and number == int(number)
+
+
 def _map(target, rule: Callable[..., Expression], graph: Graph, value, *args, **kwargs) -> View | None:
     """Rule of an operator whose expression is `rule`; value: its fake result."""
-    if not isinstance(value, Tensor) or not is_plain(value) or value.dtype not in (*FLOATS, torch.bool):
+    if not isinstance(value, Tensor) or not is_plain(value) or value.dtype not in TYPES:
         return None
     is_bool, layout = value.dtype == torch.bool, layout_of(value)
     if target in OF_TRUTHS and not is_bool:
@@ -235,7 +244,7 @@ def _map(target, rule: Callable[..., Expression], graph: Graph, value, *args, **
             inputs.append(view)
         elif not (arg is None or isinstance(arg, (int, float, bool, str, Real))):
             return None
-    if any(isinstance(arg, View) for arg in kwargs.values()) or not computes(inputs, value):
+    if any(isinstance(arg, View) for arg in kwargs.values()) or not has_types(inputs, value):
         return None
     if kwargs.get("rounding_mode") == "trunc" and value.device.type != "cpu":
         return None  # a GPU's quotient (csrc/hip/device/functions.h) may be just below eager's integer
@@ -250,18 +259,42 @@ def _map(target, rule: Callable[..., Expression], graph: Graph, value, *args, **
         with real_tensors():  # PyTorch rounds the number to the tensor's type
             numbers[-1] = torch.tensor(numbers[-1], dtype=dtype).item()
 
+    dtypes = {view.value.dtype for view in inputs}
+    narrow = dtypes if not dtypes & {torch.float32, torch.float64} else set()  # whole numbers are rounded beside these
+    jumps = target in JUMPS or value.dtype in WHOLE
+
     def expression(*operands: Expression) -> Expression:
         arguments = list(numbers)
         for place, operand, view in zip(places, operands, inputs, strict=True):
-            is_rounded = target in JUMPS and view.value.dtype in _ROUND
-            arguments[place] = _ROUND[view.value.dtype](operand) if is_rounded else operand
+            rounds = narrow if view.value.dtype in WHOLE else {view.value.dtype} if jumps else set()
+            for dtype in rounds & set(ROUND):
+                operand = ROUND[dtype](operand)
+            arguments[place] = operand
         result = rule(*arguments, **kwargs)
+        if value.dtype in WHOLE:
+            return as_whole(result, value.dtype if dtypes & set(FLOATS) else None)
         return Expression("ne", result, 0.0) if is_bool and target not in GIVE_TRUTHS else result
 
+    found = None
+    if _is_of_whole_numbers(dtypes, value.dtype):
+        found = exact_range(graph, expression, inputs)
+        if found is None or not found.is_exact:
+            return None
+        if value.dtype in WHOLE and dtypes & set(WHOLE) - {value.dtype} and not found.is_small:
+            return None  # what does not fit the narrower type wraps
     attributes = [arg for place, arg in enumerate(args) if place not in places and arg is not None]
     attributes += [arg for name, arg in kwargs.items() if name == "alpha" and arg != 1]
     name = target._schema.name.split("::")[1] + "".join(f"[{attribute}]" for attribute in attributes)
-    return add_map(graph, name, expression, inputs, value)
+    result = add_map(graph, name, expression, inputs, value)
+    if value.dtype in WHOLE and found is not None:
+        graph.bounds[result.value] = found  # now, as chains of operators may be long
+    return result
+
+
+def _is_of_whole_numbers(operands: set[torch.dtype], result: torch.dtype) -> bool:
+    """True if an operator computes whole numbers, or compares them."""
+    types = operands | {result}
+    return bool(types & set(WHOLE)) and not types & set(FLOATS)
 
 
 def _is_copy(target, input: View, value: Tensor) -> bool:
@@ -269,14 +302,27 @@ def _is_copy(target, input: View, value: Tensor) -> bool:
     return target in (aten.clone.default, aten.copy.default) and input.value.dtype == value.dtype
 
 
-def computes(inputs: list[View], value: Tensor) -> bool:
-    """True if programs compute with these data types: floating-point types without fp64, or fp64 alone on CPUs; and
-    bool."""
-    types = {view.value.dtype for view in inputs}
-    if not inputs or not types <= {*FLOATS, torch.bool}:
+def has_types(inputs: list[View], value: Tensor) -> bool:
+    """True if programs compute with these data types: those that have no fp64, or on CPUs fp64 beside no other
+    floating-point type. No result is in fp64 without an operand that is, as a kernel without such a tensor computes in
+    fp32, which would not have whole numbers made of fp64 either."""
+    operands = {view.value.dtype for view in inputs}
+    types = operands | {value.dtype}
+    if not inputs or not types <= {*TYPES}:
         return False
-    both = {*types, value.dtype} - {torch.bool}
-    return torch.float64 not in both or (value.device.type == "cpu" and len(both) == 1)
+    if torch.float64 not in types:
+        return True
+    if value.device.type != "cpu" or torch.float64 not in operands or value.dtype not in (torch.float64, torch.bool):
+        return False
+    return operands <= {torch.float64, torch.bool, *WHOLE}
+
+
+def moves(graph: Graph, inputs: list[View], value: Tensor) -> bool:
+    """True if programs read elements of these data types and store them in that of the result as they are."""
+    are_whole = any(view.value.dtype in WHOLE for view in inputs)
+    if not has_types(inputs, value) or (are_whole and any(view.value.dtype != value.dtype for view in inputs)):
+        return False
+    return not are_whole or all(range_of(graph, view).is_exact for view in inputs)
 
 
 def expanded(view: View, sizes: tuple[int, ...]) -> View | None:
@@ -304,7 +350,7 @@ def _rounded(*types: torch.dtype) -> Callable[..., Expression]:
 
     def rule(x, **_):
         for dtype in types:
-            x = _ROUND[dtype](x) if dtype in _ROUND else x
+            x = ROUND[dtype](x) if dtype in ROUND else x
         return x
 
     return rule

@@ -233,7 +233,7 @@ _WAYS = {"kernel": _by_kernel, "terms": _by_terms, "taps": _by_taps}
 # Variances
 
 
-def _broadcast(view: View, sizes: tuple[int, ...]) -> View:
+def repeated(view: View, sizes: tuple[int, ...]) -> View:
     """The view, with the elements of dimensions of one element repeated."""
     layout = view.layout
     strides = [stride if n == size else 0 for n, size, stride in zip(layout.sizes, sizes, layout.strides, strict=True)]
@@ -250,7 +250,7 @@ def _statistics_by_sums(graph: Graph, view: View, over: Dims) -> tuple[View, Vie
     """Statistics by two sums, where the first is known while the elements are in registers."""
     if (means := _mean(graph, view, over)) is None:
         return None
-    views = [view, _broadcast(means, view.layout.sizes)]
+    views = [view, repeated(means, view.layout.sizes)]
     squares = mapped(graph, "squared_difference", lambda x, m: (x - m) * (x - m), views, wide(view))
     sums = squares and reduced(graph, "sum", squares, over)
     return sums and (means, sums)
@@ -272,7 +272,7 @@ def _combined(graph: Graph, means: View, squares: View, count: int, over: Dims) 
     formulae and a pairwise algorithm for computing sample variances, 1979."""
     if (mean := _mean(graph, means, over)) is None:
         return None
-    views = [squares, means, _broadcast(mean, means.layout.sizes)]
+    views = [squares, means, repeated(mean, means.layout.sizes)]
     around = mapped(graph, "squares_around", lambda s, m, mean: s + count * (m - mean) * (m - mean), views, wide(means))
     sums = around and reduced(graph, "sum", around, over)
     return sums and (mean, sums)

@@ -19,8 +19,9 @@ from ..ir.fake_tensors import layout_of
 from ..ir.graph import Graph, View
 from ..ir.layout import Layout
 from ..ir.sized_tensor import SizedTensor
-from .pointwise import add_map
+from .pointwise import TYPES, add_map
 from .reduced import mapped, reduced, statistics, wide
+from .whole_numbers import MOST, WHOLE, note_range, range_of
 
 aten = torch.ops.aten
 
@@ -31,7 +32,7 @@ def _over(layout: Layout, dims) -> tuple[int, ...]:
     return tuple(d % len(layout.sizes) for d in (dims or range(len(layout.sizes)))) if layout.sizes else ()
 
 
-def _result(
+def result_of(
     graph: Graph,
     found: View,
     like: Tensor,
@@ -61,7 +62,11 @@ def _result(
 
 def add_sum(graph: Graph, value, view, dims=None, keepdim=False, dtype=None, scale: float = 1.0):
     """Rule of aten.sum: the sum times `scale`, or None. value: the fake result."""
-    if dtype not in (None, value.dtype) or value.dtype not in FLOATS or not view.layout.numel:
+    if dtype not in (None, value.dtype) or not view.layout.numel:
+        return None
+    if value.dtype in WHOLE:
+        return _count(graph, value, view, dims) if scale == 1 else None
+    if value.dtype not in FLOATS:
         return None
     if torch.float64 in (view.value.dtype, value.dtype) and view.value.dtype not in (value.dtype, torch.bool):
         return None
@@ -75,8 +80,23 @@ def add_sum(graph: Graph, value, view, dims=None, keepdim=False, dtype=None, sca
     if sums is None:
         return None
     if scale == 1:
-        return _result(graph, sums, value, over, operand)
-    return _result(graph, sums, value, over, operand, "scaled", lambda x: x * scale)
+        return result_of(graph, sums, value, over, operand)
+    return result_of(graph, sums, value, over, operand, "scaled", lambda x: x * scale)
+
+
+def _count(graph: Graph, value: Tensor, view: View, dims) -> View | None:
+    """A sum of truths or of small whole numbers that fp32 holds, as all that are added up on the way."""
+    bounds = range_of(graph, view)
+    terms = view.layout.numel // max(value.numel(), 1)
+    least, most = bounds.least * terms, bounds.most * terms
+    if view.value.dtype in FLOATS or not max(-least, most) <= MOST:
+        return None
+    over, operand = _over(view.layout, dims), mapped(graph, "_to_copy", lambda x: x, [view], torch.float32)
+    sums = operand and reduced(graph, "sum", operand, over)
+    result = sums and result_of(graph, sums, value, over, operand, "count", lambda x: x)
+    if result is not None:
+        note_range(graph, result, min(least, 0), max(most, 0))
+    return result
 
 
 def _mean(graph: Graph, value, view, dims=None, keepdim=False, dtype=None):
@@ -87,7 +107,7 @@ def _mean(graph: Graph, value, view, dims=None, keepdim=False, dtype=None):
 def _max(graph: Graph, value, view, dims=(), keepdim=False):
     over = _over(view.layout, dims)
     maxima = reduced(graph, "max", view, over)
-    return maxima and _result(graph, maxima, value, over, view)
+    return maxima and result_of(graph, maxima, value, over, view)
 
 
 def _min(graph: Graph, value, view, dims=(), keepdim=False):
@@ -96,12 +116,12 @@ def _min(graph: Graph, value, view, dims=(), keepdim=False):
         return None
     over, negative = _over(view.layout, dims), mapped(graph, "neg", lambda x: -x, [view], view.value.dtype)
     maxima = negative and reduced(graph, "max", negative, over)
-    return maxima and _result(graph, maxima, value, over, view, "neg", lambda x: -x)
+    return maxima and result_of(graph, maxima, value, over, view, "neg", lambda x: -x)
 
 
 def _any(graph: Graph, value, view, dims=(), keepdim=False, inverted=False):
     """True where one element is not 0; NaN is true. inverted: where all are."""
-    if view.value.dtype not in (*FLOATS, torch.bool) or not view.layout.numel:
+    if view.value.dtype not in TYPES or not view.layout.numel:
         return None
     over, op = _over(view.layout, dims), "eq" if inverted else "ne"
 
@@ -110,7 +130,7 @@ def _any(graph: Graph, value, view, dims=(), keepdim=False, inverted=False):
 
     truths = mapped(graph, f"{op}[0]", compared, [view], wide(view))
     maxima = truths and reduced(graph, "max", truths, over)
-    return maxima and _result(graph, maxima, value, over, view, f"{op}[0]", compared)
+    return maxima and result_of(graph, maxima, value, over, view, f"{op}[0]", compared)
 
 
 def _var_mean(graph: Graph, value, view, dims=None, correction=None, keepdim=False):
@@ -124,8 +144,8 @@ def _var_mean(graph: Graph, value, view, dims=None, correction=None, keepdim=Fal
         return None
     means, squares = found
     return [
-        _result(graph, squares, variance, over, view, "scaled", lambda x: x * (1 / divisor)),
-        _result(graph, means, mean, over, view),
+        result_of(graph, squares, variance, over, view, "scaled", lambda x: x * (1 / divisor)),
+        result_of(graph, means, mean, over, view),
     ]
 
 

@@ -39,7 +39,7 @@ def _slice_scatter(graph: Graph, value: Tensor, base: View, source: View, dim=0,
     scattered = {d: AxisMap.choosing(source.layout.sizes[d], (places.get(i, -1) for i in range(size)))}
     if (number := number_of(base)) is not None:
         return indexed(graph, "slice_backward", typed(value), source, scattered, number)
-    if step != 1 or len(replaced) == size or not pointwise.computes([base], value):
+    if step != 1 or len(replaced) == size or not pointwise.moves(graph, [base], value):
         return None
     if (number := number_of(source)) is not None:
         part: View | None = pointwise.full(graph, number, value)

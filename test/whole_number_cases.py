@@ -1,0 +1,98 @@
+"""Functions of whole numbers that programs compute, and those that stay calls, as fp32 does not hold their numbers."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+EDGE = 2**24  # fp32 has all whole numbers below it
+
+
+def ids(*sizes: int) -> Tensor:
+    return torch.randint(0, 9, sizes, generator=torch.Generator().manual_seed(0))
+
+
+def large() -> Tensor:
+    """Numbers that fp32 has, and their neighbours that it rounds."""
+    near = [EDGE - 1, EDGE, EDGE + 1, EDGE + 2, EDGE + 3, 2**40 + 1, 2**62 + 1]
+    return torch.tensor([*near, *(-n for n in near), 0, 1, -1, 7]).view(2, 9)
+
+
+def numbers(*sizes: int) -> Tensor:
+    return torch.randn(sizes, generator=torch.Generator().manual_seed(1)) * 20
+
+
+TIES = torch.randint(0, 4, (6, 40), generator=torch.Generator().manual_seed(2)).float()
+NANS = TIES.clone()
+NANS[1, 7] = NANS[2, 3] = NANS[2, 20] = math.nan
+NANS[3], NANS[4] = -math.inf, math.inf
+
+# Each function with its arguments.
+PROGRAMS = {
+    "one-hot": (lambda i: F.one_hot(i, 9).float(), ids(6, 40)),
+    "one-hot, stored": (lambda i: F.one_hot(i, 9), ids(6, 40)),
+    "large ids one-hot": (lambda i: F.one_hot(i.clamp(0, 6), 7), large()),
+    "compared with a number": (lambda i: ((i > 7).float(), i == EDGE - 1, i != -3, i <= -EDGE + 1), large()),
+    "truths": (lambda i: (i.bool(), i.logical_not(), i.any(1), i.all(1)), large()),
+    "compared with a float": (lambda i: (i > 0.5, i < -7.25), large()),
+    "compared with floats": (lambda i, x: x > i, ids(6, 40), numbers(6, 40)),
+    "beside fp64": (lambda i, x: (x * i, x > i, x / i.clamp(1, 5)), large(), numbers(2, 9).double()),
+    "beside bf16": (lambda i, x: (x >= i, x * i), ids(6, 40) + 255, (numbers(6, 40) + 256).bfloat16()),
+    "beside fp16": (lambda i, x: x == i, large(), numbers(2, 9).half()),
+    "to floats": (lambda i: (i.float() * 2, i / 3, i.bfloat16() + 1), large()),
+    "clamped": (lambda i: i.clamp(-5, 7), large()),
+    "from floats": (lambda x: ((x * 2).long(), x.int()), numbers(6, 40).clamp(-100, 100)),
+    "from bf16": (lambda x: (x.long(), x.int()), numbers(6, 40).bfloat16()),
+    "from truths": (lambda x: ((x > 0).long() * 5 - 2, (x > 0).int()), numbers(6, 40)),
+    "chosen": (lambda x: torch.where(x > 0, 3, -4), numbers(6, 40)),
+    "arithmetic": (lambda x: ((y := (x > 0).long()) * y + 3 * y - (x > 1).int()) ** 2, numbers(6, 40)),
+    "zeros without a sign": (
+        lambda x, t: (1 / (-t.long()).float(), 1 / (x / 100).long(), x / (t.int() * -3), 1 / (t.long() - 1)),
+        numbers(6, 40),
+        numbers(6, 40) > 0,
+    ),
+    "NaN and infinities from floats": (lambda x: x.clamp(-9, 9).nan_to_num().long(), NANS),
+    "up to the edge": (lambda x: (x > 0).long() * (EDGE - 1), numbers(6, 40)),
+    "counted": (lambda x: ((x > 0).sum(1), (x > 0).sum(), (x > 0).long().sum(0) * 2), numbers(6, 40)),
+    "rows": (lambda x: (x > x.mean(1, keepdim=True)).long(), numbers(6, 40)),
+    "transposed": (lambda i, x: (i.t() > 3) * x, ids(40, 64), numbers(64, 40)),
+    "sliced": (lambda x: ((x > 0).long() + 1)[:, 3:9].contiguous(), numbers(6, 40)),
+    "padded": (lambda x: F.pad((x > 0).long(), (1, 2), value=7), numbers(6, 40)),
+    "one number": (lambda i, x: x * (i > 3), ids(1)[0], numbers(6, 40)),
+    "nothing known of int32": (lambda i: (i.to(torch.int32) > 3, i.to(torch.int32).float()), ids(6, 40).int()),
+}
+CALLS = {
+    "added": (lambda i: i + 1, large()),
+    "negated": (lambda i: -i, large()),
+    "multiplied": (lambda i: i * 3, large()),
+    "compared with each other": (lambda i: i[:, :, None] == i[:, None], large()),
+    "compared with a large number": (lambda i: (i == EDGE, i > EDGE + 1), large()),
+    "bounded on one side": (lambda i: (i.clamp(min=0), i.clamp(max=5)), large()),
+    "beyond the edge": (lambda x: (x > 0).long() * EDGE, numbers(6, 40)),
+    "sums beyond the edge": (lambda x: ((x > 0).long() * (EDGE - 1)).sum(1), numbers(6, 40)),
+    "quotients": (lambda i: (i // 3, i % 5, i.div(2, rounding_mode="floor")), large()),
+    "chosen": (lambda i, x: torch.where(x > 0, i, 0), large(), numbers(2, 9)),
+    "bits": (lambda i: (i & 3, i | 4, ~i), large()),
+    "padded": (lambda i: F.pad(i, (1, 1)), large()),
+    "wrapped by a narrower type": (lambda x: (x.long() * 1000000000000).int(), numbers(6, 40).clamp(-9, 9)),
+    "floats wrapped by a narrower type": (lambda x: (x.long().int(), x.long().int() > 0), numbers(6, 40) * 2**30),
+    "in fp64": (lambda i: (i.double().long(), i.double() == EDGE, (i.double() + 1).long()), large()),
+    "from fp64": (lambda x: ((x * 2**40).long(), (x * 2**40).long() > 3), numbers(6, 40).double()),
+    "truths in fp64": (lambda t: (t.double() * (EDGE + 1)) == EDGE, numbers(6, 40) > 0),
+    "padded by a large number": (lambda x: F.pad((x > 0).long(), (1, 2), value=EDGE + 1), numbers(6, 40)),
+    "narrower types": (lambda i: i.to(torch.int16) + 1, ids(6, 40)),
+}
+
+PLACES = {
+    "rows": numbers(6, 40),
+    "ties": TIES,
+    "NaN and infinities": NANS,
+    "bf16": numbers(6, 40).bfloat16(),
+    "fp64": numbers(6, 40).double(),
+    "more dimensions": TIES.view(2, 3, 8, 5).transpose(1, 2),
+    "one element": numbers(6, 1),
+    "one row": numbers(40),
+}
