@@ -1,6 +1,7 @@
 """Draws lists of matrix products, with the programs in their kernels, for `python -m torch_reformer collect`: those of
-models' plans, which are made as for a GPU that need not be present, and products of sizes that transformers and
-convolutional networks have. The list is shuffled, so that its first part is a sample of it.
+models' plans, which are made as for a GPU that need not be present, products of sizes that transformers and
+convolutional networks have, and those that 1x1 convolutions of other lists compute, a row for each pixel. The list is
+shuffled, so that its first part is a sample of it.
 
     python benchmarks/draw_products.py --models bert_large:16x512,timm/convnext_tiny:64 --drawn 150 --out products.txt
     python -m torch_reformer collect --device cuda --problems products.txt --minutes 5 --out products.fdb.txt
@@ -10,6 +11,7 @@ convolutional networks have. The list is shuffled, so that its first part is a s
 from __future__ import annotations
 
 import argparse
+import itertools
 import random
 import subprocess
 import sys
@@ -17,6 +19,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import torch
+from draw_problems import BATCHES, EPILOGUES
 from models import Step, task
 
 from torch_reformer.compiler.analysis import fake_gpu
@@ -24,10 +27,11 @@ from torch_reformer.compiler.cli import recorded
 from torch_reformer.compiler.ir.product import Product
 from torch_reformer.problem import ConvProblem
 from torch_reformer.selector.epilogues import text_of
-from torch_reformer.selector.problems import Task, parse_tasks
+from torch_reformer.selector.problems import Task, parse_tasks, read_problems
 
 MOST_ELEMENTS, MOST_FLOPS = 1 << 29, 2e12
 LEAST_ELEMENTS = 132 * 128 * 128  # smaller results are left to PyTorch (compiler/fusion/anchor_products.py)
+LEAST_PIXELS = 1 << 16  # elements of a convolution's result
 TRANSPOSES = ("tn", "nn", "nt")
 # Programs (selector/epilogues.py) with their weights in the draw; the empty one stands for the product alone.
 PROGRAMS = {
@@ -86,15 +90,30 @@ def drawn(rng: random.Random) -> Task:
     return Task(ConvProblem.parse(f"gemm-{'-'.join(map(str, sizes))}-{transposes}-{dtype}"), text)
 
 
-def fits(problem: ConvProblem) -> bool:
+def of_pixels(convolution: ConvProblem, rng: random.Random) -> Task | None:
+    """The product that a 1x1 convolution computes in a drawn batch, with a drawn program; None for others."""
+    moves = convolution.r, convolution.s, convolution.stride_h, convolution.stride_w, convolution.groups
+    if moves != (1, 1, 1, 1, 1) or convolution.is_product or convolution.pad_h or convolution.pad_w:
+        return None
+    rows = rng.choice(BATCHES) * convolution.h * convolution.w
+    (text,) = rng.choices(list(EPILOGUES), EPILOGUES.values())
+    return Task(ConvProblem.parse(f"gemm-{rows}-{convolution.k}-{convolution.c}-tn-BF16"), text)
+
+
+def fits(problem: ConvProblem, least: int = LEAST_ELEMENTS) -> bool:
     sizes = problem.h * problem.c, problem.k * problem.c, problem.h * problem.k
-    return max(sizes) <= MOST_ELEMENTS and problem.flops <= MOST_FLOPS and problem.h * problem.k >= LEAST_ELEMENTS
+    return max(sizes) <= MOST_ELEMENTS and problem.flops <= MOST_FLOPS and problem.h * problem.k >= least
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--models", default="", help="names as in models.py, separated by commas")
     parser.add_argument("--drawn", type=int, default=0, metavar="N", help="number of products to draw")
+    parser.add_argument("--lists", type=Path, nargs="*", default=[], help="files of problems, for 1x1 convolutions")
+    parser.add_argument("--pixels", type=int, default=0, metavar="N", help="number of their products to draw")
+    parser.add_argument(
+        "--without", type=Path, nargs="*", default=[], help="no columns and depth of 1x1 convolutions in these files"
+    )
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--one", help=argparse.SUPPRESS)
@@ -111,6 +130,13 @@ def main() -> int:
         each = drawn(rng)
         if fits(each.problem) and each not in tasks:
             tasks.append(each)
+    barred = {(problem.k, problem.c) for path in options.without for problem in read_problems(path)}
+    convolutions = [problem for path in options.lists for problem in read_problems(path)]
+    convolutions = [problem for problem in convolutions if (problem.k, problem.c) not in barred]
+    rng.shuffle(convolutions)
+    products = (of_pixels(convolution, rng) for convolution in convolutions)
+    fitting = (each for each in products if each and fits(each.problem, LEAST_PIXELS))
+    tasks += itertools.islice(fitting, options.pixels)
     rng.shuffle(tasks)
     options.out.write_text("".join(f"{each}\n" for each in tasks))
     print(f"{options.out}: {len(tasks)} products", file=sys.stderr)

@@ -233,3 +233,20 @@ def test_either_kind_is_told_of_options_for_the_other(tmp_path, capsys):
     assert "without teachers" in capsys.readouterr().err
     assert main(["replay", "--timings", f"sm_80={database}", "--arch", "sm_80"]) == 2
     assert "there are no weights for sm_80-epilogues" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("changes", "is_product"), [({}, True), ({"dtype": "FP32"}, False), ({"k": 40}, False), ({"layout": "NCHW"}, False)]
+)
+def test_1x1_convolutions_are_chosen_as_products(changes, is_product):
+    """Those of 16-bit pixels of as many channels as a tile has columns; batches and images make rows."""
+    convolution = ConvProblem(32, 256, 14, 14, 512, 1, 1, dtype="BF16", layout="NHWC").replace(**changes)
+    product = ConvProblem.parse("gemm-6272-512-256-tn-BF16")
+    chosen = epilogues.choice(convolution, "sm_90", "bias.residual.relu")
+    expected = epilogues.choice(product, "sm_90", "bias.residual.relu")
+    assert (chosen.fused == expected.fused and chosen.probability == expected.probability) == is_product
+
+
+def test_pixels_beyond_32_bits_are_no_product():
+    large = ConvProblem(2**11, 64, 2**11, 2**11, 64, 1, 1, dtype="BF16", layout="NHWC")
+    assert epilogues.choice(large, "sm_90", "bias.relu")  # and not of a negative number of rows

@@ -80,6 +80,13 @@ struct ConvProblem {
     return layout == Layout::nhwc && is_1x1() && groups == 1 && n == 1 && w == 1 && stride_h == 1 && stride_w == 1 &&
            dilation_h == 1 && dilation_w == 1 && !bias;
   }
+  // The matrix product that a 1x1 convolution of NHWC images computes, a row for each pixel; other problems unchanged.
+  ConvProblem as_product() const {
+    const int64_t pixels = int64_t{n} * h * w;
+    ConvProblem rows = *this;
+    rows.n = 1, rows.h = int32_t(pixels), rows.w = 1;
+    return rows.is_product() && rows.h == pixels ? rows : *this;
+  }
   bool is_depthwise() const { return groups > 1 && groups == c; }
   Kind kind() const;
 

@@ -125,16 +125,20 @@ class Choice {
   }
 
   // True if the selector of products has chosen: it compares kernels that run the program and PyTorch's product before
-  // a separate pass. It was trained with programs of forward products.
+  // a separate pass. It was trained with programs of forward products; a 1x1 convolution of 16-bit pixels is one, but
+  // for those of few channels, for which gpu_gemm_* has narrower tiles.
   bool by_product_selector(const ProgramCall& program, FusionChoice& choice) const {
-    if (!problem_.is_product() || problem_.direction != Direction::forward) return false;
+    const ConvProblem product = problem_.as_product();
+    if (!product.is_product() || problem_.direction != Direction::forward) return false;
+    const bool is_known = is_16_bit(problem_.dtype) && product.k >= kLeastColumns;
+    if (!problem_.is_product() && !is_known) return false;
     if (config_.forced >= 0 || !find_selector(device_, Decides::products)) return false;
-    Scores scores = scores_of(problem_, device_, &program);
+    Scores scores = scores_of(product, device_, &program);
     const float separate = std::exchange(scores.front(), kUnknown);
     const auto plan_of = [&](size_t index) { return allowed_with(program, index); };
     choice.fused = most_probable(scores, plan_of);
-    if (separate == kUnknown) return false;
-    choice.separate = {solvers().front(), allowed(0)};
+    if (separate == kUnknown || (!choice.fused.solver && !problem_.is_product())) return false;
+    choice.separate = problem_.is_product() ? Decision{solvers().front(), allowed(0)} : alone();
     if (!choice.fused.solver) return true;
     const float difference = separate - scores[index_of(*choice.fused.solver)];
     choice.probability = 1 / (1 + std::exp(double(difference)));
@@ -251,6 +255,8 @@ class Choice {
     }
     return best;
   }
+
+  static constexpr int kLeastColumns = 64;  // of the tiles that the selector of products knows
 
   const Config config_;
   const ConvProblem& problem_;

@@ -60,8 +60,9 @@ struct FusionChoice {
 // the program itself if it can, and other kernels do if they are estimated to take no longer than another kernel and a
 // separate pass.
 //
-// For a matrix product the selector of products ranks the kernels with the program in them, and PyTorch's product
-// before a separate pass. Without such a selector a kernel runs the program itself (products.h).
+// For a matrix product, such as a 1x1 convolution of NHWC pixels in 16 bits, the selector of products ranks the kernels
+// with the program in them, and PyTorch's product before a separate pass. Without such a selector a kernel runs the
+// program itself (products.h).
 FusionChoice choose_fusion(const ConvProblem& problem, const Device& device, const ProgramCall& program);
 
 // How often this thread's decide() was answered from its cache, and how often it had to compute a decision.
