@@ -26,6 +26,7 @@ from torch_reformer.tuning.workload import device_name, usable_device
 
 MODELS = "timm/resnet50", "timm/resnext50_32x4d", "timm/efficientnet_b0", "timm/densenet121"
 LAYERS, SEED, IMAGE = 15, 0, 224  # layers of each model
+LONG = 15  # us of a convolution alone
 ALONE, RELU, PYTORCH = "convolution alone", "with bias and relu", "torch's, with bias and relu"
 RESIDUAL, MOMENTS, READING = "with bias, residual and relu", "with moments", "reading the residual"
 
@@ -84,6 +85,7 @@ def main() -> None:
     dtype_name = {"bfloat16": "BF16", "float16": "FP16", "float32": "FP32"}[options.dtype]
     name, rows, byte = device_name(device), [], us_a_byte(device)
     ratios: dict[str, list[float]] = {RELU: [], RESIDUAL: [], MOMENTS: [], PYTORCH: []}
+    groups: list[str] = []
     for conv, (c, h, w) in {str(layer): layer for model in MODELS for layer in layers_of(model)}.values():
         x = torch.randn(options.batch, c, h, w, device=device, dtype=dtype).to(memory_format=torch.channels_last)
         with torch.inference_mode():
@@ -98,10 +100,15 @@ def main() -> None:
         floor = us | {RELU: us[ALONE], MOMENTS: us[ALONE], RESIDUAL: us[ALONE] + us[READING], PYTORCH: us[RELU]}
         for call, found in ratios.items():
             found.append(us[call] / floor[call])
+        is_product = conv.kernel_size == (1, 1) and conv.stride == (1, 1)
+        groups.append(f"{'1x1' if is_product else 'others'}, {'long' if us[ALONE] >= LONG else 'short'}")
         print(f"{problem:85} {us[ALONE]:8.2f}", *(f"{found[-1]:6.3f}" for found in ratios.values()))
     print(f"{len(ratios[RELU])} convolutions; over the convolution alone, with a residual also over reading that once:")
     for call in (RELU, RESIDUAL, MOMENTS):
         print(f"  {call}: {geomean(ratios[call]):.3f}, at most {max(ratios[call]):.3f}")
+        for group in sorted(set(groups)):
+            of_group = [ratio for ratio, its in zip(ratios[call], groups, strict=True) if its == group]
+            print(f"    {len(of_group)} {group}: {geomean(of_group):.3f}")
     print(f"PyTorch's over bias and relu: {geomean(ratios[PYTORCH]):.2f}")
     if options.csv:
         write_csv(options.csv, rows)

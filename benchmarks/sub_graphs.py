@@ -1,10 +1,12 @@
-"""Times forward and backward of small functions whose operators move elements by an index (sub_graph_cases.py), by
-PyTorch, by torch.compile and by this backend, on a GPU: each is captured in a CUDA graph, and their replays take turns.
+"""Times forward and backward of small functions whose operators move elements by an index (sub_graph_cases.py), or
+choose them (choice_cases.py), by PyTorch, by torch.compile and by this backend, on a GPU: each is captured in a CUDA
+graph, and their replays take turns.
 
 A function fails if its results or gradients are further from fp64's than twice PyTorch's, plus twice the rounding of
 its type, or if two runs of this backend differ in a bit. Each case has a process, so that all compile side by side.
 
     python benchmarks/sub_graphs.py --csv benchmarks/results/h200/sub_graphs.csv
+    python benchmarks/sub_graphs.py --cases choices --csv benchmarks/results/h200/sub_graphs-choices.csv
     python benchmarks/sub_graphs.py --only Swin,avg_pool
     python benchmarks/sub_graphs.py --device cpu --smaller 64 --only Swin  # values only
 """
@@ -23,6 +25,7 @@ from typing import NamedTuple
 
 import side_by_side
 import torch
+from choice_cases import choice_cases
 from results import Row, geomean, write_csv
 from side_by_side import Turn
 from sub_graph_cases import Case, Inputs, cases
@@ -31,6 +34,7 @@ from torch import Tensor
 from torch_reformer.tuning import timing
 from torch_reformer.tuning.workload import device_name, usable_device
 
+CASES = {"indices": cases, "choices": choice_cases}
 MOST_SECONDS = 240  # for compiling all cases
 SIDES: dict[str, Callable] = {
     "torch": lambda function: function,
@@ -90,7 +94,7 @@ def measure(name: str, turn: Turn, options: argparse.Namespace) -> Measured:
     """Compile a case, compare its values, and time it on a GPU."""
     device = usable_device(options.device)
     torch.manual_seed(0)
-    case = cases(Inputs(device, options.smaller))[name]()
+    case = CASES[options.cases](Inputs(device, options.smaller))[name]()
     functions = {side: wrap(case.function) for side, wrap in SIDES.items()}
     with torch.no_grad():  # a graph of autograd's would tie the inputs to another stream than the captured one
         results = case.function(*case.inputs)
@@ -116,6 +120,7 @@ def copy_bytes_a_second(device: torch.device) -> float:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--cases", choices=CASES, default="indices", help="which list")
     parser.add_argument("--only", default="", help="cases with one of these texts in their names")
     parser.add_argument("--device", default="cuda", help="on a CPU values are compared, and nothing is timed")
     parser.add_argument("--smaller", type=int, default=1, help="divides all batches")
@@ -123,9 +128,8 @@ def main() -> int:
     parser.add_argument("--csv", type=Path)
     options = parser.parse_args()
     device = usable_device(options.device)
-    names = [
-        name for name in cases(Inputs(device)) if not options.only or any(t in name for t in options.only.split(","))
-    ]
+    everything = CASES[options.cases](Inputs(device))
+    names = [name for name in everything if not options.only or any(t in name for t in options.only.split(","))]
     start = time.time()
     os.environ["TORCHINDUCTOR_COMPILE_THREADS"] = "1"  # of each process
     by_name = dict(side_by_side.results(functools.partial(measure, options=options), names, MOST_SECONDS))
