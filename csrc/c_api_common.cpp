@@ -29,7 +29,7 @@ ProgramCall call_without_tensors(const Program& program, const ConvProblem& p) {
   for (const ProgramInput& input : program.inputs) {
     if (input.kind == ProgramOp::table || input.kind == ProgramOp::index)
       throw std::invalid_argument("tables are looked up behind no convolution");
-    const Stored given = input.kind == ProgramOp::random ? Stored::key
+    const Stored given = input.kind == ProgramOp::random ? Stored::int64
                          : input.kind == ProgramOp::full ? type
                                                          : Stored::fp32;
     call.inputs.push_back({nullptr, given});
