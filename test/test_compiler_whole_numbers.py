@@ -39,6 +39,8 @@ def test_programs(name):
 @pytest.mark.gpu
 @pytest.mark.parametrize("name", PROGRAMS | CALLS)
 def test_on_a_gpu(name):
+    if name == "NaN and infinities from floats":
+        pytest.skip("PyTorch leaves open what they become")
     function, *args = (PROGRAMS | CALLS)[name]
     check(function, *(arg.cuda() for arg in args))
 

@@ -21,7 +21,7 @@ from ..ir.graph import Call, Graph, Map, Typed, View
 from ..ir.iteration_space import has_space
 from ..ir.layout import Layout
 from . import functions as f
-from .whole_numbers import MOST, WHOLE, as_whole, exact_range, range_of
+from .whole_numbers import MOST, WHOLE, exact_range, from_float, range_of, without_sign_of_zero
 
 aten = torch.ops.aten
 
@@ -272,7 +272,9 @@ def _map(target, rule: Callable[..., Expression], graph: Graph, value, *args, **
             arguments[place] = operand
         result = rule(*arguments, **kwargs)
         if value.dtype in WHOLE:
-            return as_whole(result, value.dtype if dtypes & set(FLOATS) else None)
+            if dtypes & set(FLOATS):
+                result = from_float(result, value.dtype, value.device)
+            return without_sign_of_zero(result)
         return Expression("ne", result, 0.0) if is_bool and target not in GIVE_TRUTHS else result
 
     found = None

@@ -39,16 +39,18 @@ class Range(NamedTuple):
 _TRUTHS, _FLOATS, _UNKNOWN = Range(0, 1, True), Range(-math.inf, math.inf, True), Range(-math.inf, math.inf, False)
 
 
-def as_whole(result: Expression, cast_to: torch.dtype | None) -> Expression:
-    """An expression's number as whole numbers are: -0 is 0.
+def from_float(number: Expression, dtype: torch.dtype, device: torch.device) -> Expression:
+    """A number rounded towards zero, as the whole number that it is cast to. PyTorch leaves open what becomes of NaN
+    and of what is beyond the type's range: here as its kernels do on x86 (the least number), or on GPUs the last number
+    of fp32 within the range, and 0 for NaN."""
+    end, whole = 2.0 ** (torch.iinfo(dtype).bits - 1), f.trunc(number)
+    if device.type == "cpu":
+        return p.select(whole < end, p.select(whole >= -end, whole, -end), -end)
+    return p.select(f.is_nan(whole), 0, p.clip(whole, -end, end - end / MOST))
 
-    Args:
-        cast_to: the type of the cast if the expression is not of whole numbers. It rounds towards zero; what is beyond
-            the type's range becomes the last number of fp32 within it, and NaN 0. (PyTorch defines neither.)
-    """
-    if cast_to is not None:
-        end = 2.0 ** (torch.iinfo(cast_to).bits - 1)
-        result = p.select(f.is_nan(result), 0, p.clip(f.trunc(result), -end, end - end / MOST))
+
+def without_sign_of_zero(result: Expression) -> Expression:
+    """An expression of whole numbers, whose zeros have no sign."""
     return result + 0.0 if any(node.op in _SIGNED for node in in_order([result])) else result
 
 
@@ -115,7 +117,7 @@ def _result(node: Expression, operands: list[Range]) -> Range | None:
     return None if any(map(math.isnan, ends)) else _small(Range(min(ends), max(ends), True))
 
 
-_SIGNED = {"neg", "mul", "floor", "round", "clip"}  # which give -0, too
+_SIGNED = {"neg", "mul", "floor", "round"}  # which give -0, too
 _ORDERED = {"maximum": max, "minimum": min, "relu": lambda x: max(x, 0)}
 _COMPUTED = {
     "add": lambda x, y: x + y,
