@@ -97,7 +97,8 @@ def _of_dim(sign: int, graph: Graph, value: tuple[Tensor, Tensor], view: View, d
         return None
     maxima, places = found
     values = result_of(graph, maxima, value[0], over, view, "signed", lambda x: x * sign)
-    return [values, _as_indices(graph, places, value[1], over, view)]
+    numbers = _as_indices(graph, places, value[1], over, view)
+    return None if values is None or numbers is None else [values, numbers]
 
 
 def _only_places(sign: int, graph: Graph, value: Tensor, view: View, dim: int | None = None, keepdim: bool = False):
