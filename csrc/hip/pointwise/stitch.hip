@@ -20,23 +20,22 @@ struct Elements : VectorizedElements<Program, kCount, kChannelsAlong> {
 
   // Steps whose loads are in flight at once; programs with few loads need more steps.
   static constexpr int kUnroll = Program::kLinesAtOnce;
-  // Runs steps 0 to `steps` - 1; at(step, line, column) sets the position of a step. Beyond the last step, that step is
-  // loaded again: a condition would make each load wait for the previous one. Programs without reductions go backwards:
-  // they mostly follow a kernel that went forwards over the same tensors, whose end is still in the second-level cache.
+  // Runs steps 0 to `steps` - 1; at(step, line, column) sets the position of a step, and returns false beyond the last
+  // one, where that of another step is loaded again: a condition would make each load wait for the previous one.
   template <class Place>
   DEVICE void run(const StitchArgs& p, int steps, Place at) {
     for (int step = 0; step < steps; step += kUnroll) {
       Loaded loaded[kUnroll];
       int line[kUnroll], column[kUnroll];
+      bool exists[kUnroll];
       UNROLL
       for (int i = 0; i < kUnroll; ++i) {
-        const int one = step + i < steps ? step + i : steps - 1;
-        at(Program::kReductions ? one : steps - 1 - one, line[i], column[i]);
+        exists[i] = at(step + i, line[i], column[i]);
         this->load_with_acc(p, line[i], column[i], loaded[i]);
       }
       UNROLL
       for (int i = 0; i < kUnroll; ++i)
-        if (step + i < steps) compute(p, line[i], column[i], loaded[i]);
+        if (exists[i]) compute(p, line[i], column[i], loaded[i]);
     }
   }
 
@@ -143,16 +142,19 @@ DEVICE void stitch_finish(const StitchArgs& p) {
 // NHWC: a thread keeps its columns, so that it reads values of channels once, and goes from line to line. The block has
 // the columns from `first` on and before `end`, with 1 << log_across threads side by side. kImages: its lines belong to
 // one image. shared: kSharedOfReductions floats.
-template <class Program, int kCount, bool kImages>
+template <class Program, int kCount, bool kImages, bool kTail>
 DEVICE void stitch_columns(const StitchArgs& p, float* shared, const BlockPlace& block, int log_across, int first,
                            int end) {
   const int across = 1 << log_across, log_lines = kStitchLogThreads - log_across, lines = 1 << log_lines;
   const int x = thread_id() & (across - 1), y = thread_id() >> log_across;
   const int column = first + x * kCount;
-  const bool wanted = column < end;
   // Variables that the compiler knows to be 0 need no registers.
   const int image = kImages ? divide(block.part, p.by_image_parts) : 0, part = block.part - image * p.image_parts;
   const int begin = image * p.image_lines;
+  // Unsigned, so that no sum overflows.
+  const unsigned step = kTail ? p.image_parts * lines : p.step, own = part * (kTail ? lines : p.part_step) + y;
+  const int steps = kTail ? divide((p.image_lines - 1) >> log_lines, p.by_image_parts) + 1 : p.steps;
+  const bool wanted = column < end;
   grid_dependency_wait();
   Elements<Program, kCount, true> elements;
   if (wanted) {
@@ -160,11 +162,12 @@ DEVICE void stitch_columns(const StitchArgs& p, float* shared, const BlockPlace&
     if constexpr (Program::kStoresChannels)
       if (part == 0 && y == 0)
         for (int j = 0; j < kCount; ++j) Program::store_channel(p, column + j, image);
-    const int own = part * lines + y, step = p.image_parts * lines;
-    const int steps = divide((p.image_lines - 1 - own + step) >> log_lines, p.by_image_parts);
-    elements.run(p, steps, [&](int i, int& line, int& at) {
-      line = begin + own + i * step;
+    const unsigned all = p.image_lines;
+    elements.run(p, own < all ? steps : 0, [&](int i, int& line, int& at) {
+      const bool exists = i < steps && own + i * step < all;
+      line = begin + int(own + (exists ? i * step : 0));
       at = column;
+      return exists;
     });
   }
   elements.reductions.store(shared, lines, across, y, wanted, p, block.part, block.group * p.parts + block.part,
@@ -179,9 +182,9 @@ DEVICE void stitch_nhwc(const StitchArgs& p) {
   const BlockPlace block = block_place<Program>(p);
   const int whole = p.width / kCount * kCount, first = (block.group << p.log_across) * kCount;
   if (!kTails || first < whole)
-    stitch_columns<Program, kCount, kImages>(p, shared, block, p.log_across, first, whole);
+    stitch_columns<Program, kCount, kImages, false>(p, shared, block, p.log_across, first, whole);
   else
-    stitch_columns<Program, 1, kImages>(p, shared, block, kStitchLogTail, whole, p.width);
+    stitch_columns<Program, 1, kImages, true>(p, shared, block, kStitchLogTail, whole, p.width);
   if constexpr (Program::kReductions > 0)
     if (p.semaphores && is_last_block(p.semaphores + block.group, p.parts)) {
       const int begin = first < whole ? first : whole, last = begin + (kCount << p.log_across);
@@ -196,7 +199,10 @@ DEVICE void stitch_nchw(const StitchArgs& p) {
   SHARED float shared[kSharedOfReductions<kStitchThreads>];
   const int across = 1 << p.log_across, lines = kStitchThreads >> p.log_across;
   const int x = thread_id() & (across - 1), y = thread_id() >> p.log_across;
-  const int line = block_x() * lines + y;
+  const BlockPlace block = Program::kReductions
+                               ? BlockPlace{block_y(), block_x()}
+                               : BlockPlace{p.image_parts - 1 - block_y(), p.line_groups - 1 - block_x()};
+  const int line = block.group * lines + y;
   const bool wanted = line < p.lines;
   int channel = wanted ? line : 0;
   const int image = divide_with_rest(channel, p.by_channels);
@@ -205,17 +211,19 @@ DEVICE void stitch_nchw(const StitchArgs& p) {
   if (wanted) {
     elements.begin(p, channel, image);
     if constexpr (Program::kStoresChannels)
-      if (block_y() == 0 && x == 0) Program::store_channel(p, channel, image);
-    const int first = block_y() * p.columns_each;
-    const int end = first + p.columns_each < p.width ? first + p.columns_each : p.width;
-    const int own = first + x * kCount, step = kCount << p.log_across;
-    elements.run(p, own < end ? (end - 1 - own) / step + 1 : 0, [&](int i, int& at, int& column) {
+      if (block.part == 0 && x == 0) Program::store_channel(p, channel, image);
+    const unsigned first = block.part * p.columns_each;
+    const unsigned end = first + p.columns_each < unsigned(p.width) ? first + p.columns_each : p.width;
+    const unsigned own = first + x * kCount, step = kCount << p.log_across;
+    elements.run(p, own < end ? int((end - 1 - own) / step) + 1 : 0, [&](int i, int& at, int& column) {
+      const bool exists = own + i * step < end;
       at = line;
-      column = own + i * step;
+      column = int(own + (exists ? i * step : 0));
+      return exists;
     });
   }
-  elements.reductions.store(shared, across, 1, x, wanted, p, image * p.image_parts + block_y(),
-                            block_x() * p.image_parts + block_y(), channel);
+  elements.reductions.store(shared, across, 1, x, wanted, p, image * p.image_parts + block.part,
+                            block.group * p.image_parts + block.part, channel);
 }
 
 }  // namespace

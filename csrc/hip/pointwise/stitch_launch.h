@@ -81,6 +81,7 @@ constexpr int kSharedBesidesRows = 2048;  // bytes used by a block and the drive
 constexpr int kMostResults = 64;          // of a thread at once, in registers
 constexpr int kLeastGroups = 8;           // groups per thread, if rows end within the last of them
 constexpr int kWideAccess = 4;            // elements that a thread of a row kernel computes at once
+constexpr int kMostY = 65535;             // blocks along y, at most
 constexpr int kFewThreads = 64;           // of a multiprocessor: fewer leave most of its time to single threads
 
 inline int ceil_div(int a, int b) { return (a + b - 1) / b; }
@@ -237,6 +238,31 @@ inline void launch_groups(StitchConfig& config, const StitchNeeds& needs, int im
   config.launch.threads = kStitchThreads;
 }
 
+// Blocks that all run at once, `most` of an image at most, with `lines` lines side by side: each thread has lines of
+// the whole image. A few blocks more would take twice as long. At least two lines of a thread are in flight at once.
+inline void spread_lines(StitchArgs& a, const StitchNeeds& needs, int lines, int most, bool of_all) {
+  a.image_parts = std::clamp(ceil_div(a.image_lines, lines * 2), 1, most);
+  // Memory that a block reads again after a period is in its first-level cache if all its lines have the same phase.
+  const int parts = of_all && needs.period % lines == 0 ? needs.period / lines : 0;
+  const int more = parts ? a.image_parts % parts : 0;
+  if (8 * more <= a.image_parts) a.image_parts -= more;
+  a.part_step = lines, a.step = a.image_parts * lines, a.steps = ceil_div(a.image_lines, a.step);
+}
+
+// Groups of columns of a thread, in a program without reductions: those whose loads are in flight at once, and as many
+// again where it computes values of channels first; fewer if not all multiprocessors would have a block.
+inline int groups_of_thread(int64_t groups, const StitchNeeds& needs, int multiprocessors) {
+  const int most = needs.lines_at_once * (needs.channels ? 2 : 1);
+  return int(std::clamp<int64_t>(groups / (multiprocessors * kStitchThreads), 1, most));
+}
+
+// As many blocks, one after another, as there are lines for: each thread has a few adjacent ones. While some blocks
+// wait for loads, or compute, others' stores fill the time, and as many run as registers allow.
+inline void join_lines(StitchArgs& a, int lines, int of_thread) {
+  a.steps = of_thread, a.step = lines, a.part_step = of_thread * lines;
+  a.image_parts = ceil_div(a.image_lines, a.part_step);
+}
+
 // At most 1 << most_across threads of a block share a line.
 inline void launch_lines(StitchConfig& config, const ProgramShape& shape, const StitchNeeds& needs, int multiprocessors,
                          int most_across) {
@@ -244,6 +270,7 @@ inline void launch_lines(StitchConfig& config, const ProgramShape& shape, const 
   const int groups = a.width / config.count;
   a.log_across = log_across(groups, a.lines, most_across);
   const int across = 1 << a.log_across, lines = kStitchThreads >> a.log_across;
+  const int of_thread = groups_of_thread(int64_t{a.lines} * groups, needs, multiprocessors);
   // Blocks that run at once, with 60 to 80 registers per thread. What repeats comes from the first-level cache, so that
   // less of what is in flight comes from memory: then there are more, and as many run at once as registers allow.
   const int wanted = multiprocessors * (needs.period && !needs.reductions ? 12 : 3);
@@ -251,24 +278,17 @@ inline void launch_lines(StitchConfig& config, const ProgramShape& shape, const 
     const int of_columns = ceil_div(groups, across) + int(config.tails);
     const int images = config.images ? int(shape.images) : 1;
     a.image_lines = a.lines / images;
-    // At least two lines per thread are in flight at once, unless there are few. A few blocks more than run at once
-    // would take twice as long.
-    const bool is_small = !needs.reductions && int64_t{a.lines} * groups < int64_t{multiprocessors} * kFewThreads * 2;
-    const int of_thread = is_small ? 1 : 2;
-    a.image_parts =
-        std::clamp(ceil_div(a.image_lines, lines * of_thread), 1, std::max(1, wanted / (of_columns * images)));
-    // A load through maps waits for its tables and for arithmetic: other blocks' stores have to fill the time, so there
-    // are as many as registers allow, one after another.
-    if (needs.maps && !needs.reductions) a.image_parts = ceil_div(a.image_lines, lines * needs.lines_at_once);
     config.blocks = needs.blocks;
-    // Memory that a block reads again after a period is in its first-level cache if all its lines have the same phase.
-    const int parts = config.images || needs.period % lines ? 0 : needs.period / lines;
-    const int more = parts ? a.image_parts % parts : 0;
-    if (8 * more <= a.image_parts) a.image_parts -= more;
+    if (needs.reductions || (needs.period && !needs.maps))
+      spread_lines(a, needs, lines, std::max(1, wanted / (of_columns * images)), !config.images);
+    else
+      join_lines(a, lines, of_thread);
     launch_groups(config, needs, images, of_columns);
   } else {
     const int blocks_x = ceil_div(a.lines, lines), steps = ceil_div(groups, across);
-    const int parts_along = std::clamp(wanted / blocks_x, 1, ceil_div(steps, 2));
+    const int parts_along = needs.reductions ? std::clamp(wanted / blocks_x, 1, ceil_div(steps, 2))
+                                             : std::min(ceil_div(steps, of_thread), kMostY);
+    a.line_groups = blocks_x;
     a.columns_each = ceil_div(steps, parts_along) * across * config.count;
     a.image_parts = ceil_div(a.width, a.columns_each);
     a.parts = int(shape.images) * a.image_parts;

@@ -41,6 +41,7 @@ StitchNeeds stitch_needs(const ProgramCall& call) {
                       [](const ProgramInput& input) { return input.kind == ProgramOp::random; }),
           lines_per_access(call),
           packed_columns(call),
+          int(contents.channel_values.size()),
           one_by_one,
           contents.lines_at_once(),
           contents.blocks_at_once(),

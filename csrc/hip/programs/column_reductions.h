@@ -86,15 +86,16 @@ DEVICE void combine(Known<kKind>& known, float* shared, int over, int step, int 
 }
 
 // NHWC: a block's part of the lines, and its group of columns. Blocks of the same lines follow one another, so that the
-// memory that is accessed at the same time is adjacent. Those of programs with reductions all run at the same time, and
-// have no registers left for their place.
+// memory that is accessed at the same time is adjacent. They begin at the end: they mostly follow a kernel that went
+// forwards over the same tensors, whose end is still in the second-level cache. Those of programs with reductions all
+// run at the same time, and have no registers left for their place.
 struct BlockPlace {
   int part, group;
 };
 template <class Program>
 DEVICE BlockPlace block_place(const StitchArgs& p) {
   if constexpr (Program::kReductions > 0) return {block_x(), block_y()};
-  int group = block_x();
+  int group = p.block_parts - 1 - block_x();
   const int part = divide_with_rest(group, p.by_groups);
   return {part, group};
 }

@@ -54,6 +54,8 @@ struct StitchArgs {
   int log_planes;   // planes per block of the finish kernel, whose other threads share the planes' parts
   Divider by_image_parts;        // NHWC
   int image_lines, image_parts;  // NHWC: lines and parts of one image or height, or all; NCHW: parts of an image
+  // NHWC: each thread has `steps` lines, or fewer at the end, `step` apart; those of parts begin `part_step` apart.
+  int steps, step, part_step;
   // Rows: number of blocks; if they are reduced per height: number of heights, rows side by side in an image at one
   // height, and rows at one height that a block computes at once.
   int blocks, heights;
@@ -61,6 +63,7 @@ struct StitchArgs {
   int log_at_once;
   Divider by_channels;  // NCHW: to get a line's channel
   int columns_each;     // NCHW: columns per block
+  int line_groups;      // NCHW: blocks side by side, of the same columns
 };
 
 // The arguments of a convolution kernel that runs a program, followed by those of the program: its lines are pixels,
