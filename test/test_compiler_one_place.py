@@ -90,3 +90,31 @@ def test_whole_numbers():
     index = torch.randint(0, 5, (1, 33))
     found = without_dynamo(lambda i: torch.zeros(5, 33, dtype=torch.long).scatter(0, i, 1), lambda _: None)(index)
     assert torch.equal(found, torch.zeros(5, 33, dtype=torch.long).scatter(0, index, 1))
+
+
+OF_PLACES = {  # and how many checks of indices are left
+    "maximum": (lambda x, y: x.max(0, keepdim=True).values, 0),
+    "largest": (lambda x, y: x.topk(1, 0).values, 0),
+    "first of the sorted": (lambda x, y: x.sort(0).values[:1], 0),
+    "place of the maximum": (lambda x, y: x.gather(0, x.detach().argmax(0, keepdim=True)), 0),
+    "place in fewer rows": (lambda x, y: x.gather(0, y.argmax(0, keepdim=True)), 0),
+    "place in more rows": (lambda x, y: y[:3].gather(0, x.detach().argmax(0, keepdim=True).clamp(max=2)), 1),
+}
+
+
+@pytest.mark.parametrize("name", OF_PLACES)
+def test_checks_of_places(name):
+    """Indices that an operator gives for a dimension of no more elements are not checked again."""
+    function, checks = OF_PLACES[name]
+    generator, reports = torch.Generator().manual_seed(0), []
+    x, y = torch.randn(5, 33, generator=generator), torch.randn(4, 33, generator=generator)
+    outcomes = []
+    for run in (lambda f: f, lambda f: without_dynamo(f, reports.append)):
+        leaves = [each.clone().requires_grad_() for each in (x, y)]
+        result = run(function)(*leaves)
+        grads = torch.autograd.grad(result.square().sum(), leaves, allow_unused=True)
+        outcomes.append([result.detach(), *(grad for grad in grads if grad is not None)])
+    for one, other in zip(*outcomes, strict=True):
+        assert torch.equal(one, other)
+    kinds = [line.kind for report in reports for line in report.lines]
+    assert kinds.count("reformer::_row_numbers") == checks

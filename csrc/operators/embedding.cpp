@@ -16,6 +16,9 @@ namespace {
 
 using torch::headeronly::ScalarType;
 
+// Rows for each id from which on most of a large table is zeros.
+constexpr int64_t kRowsOfId = 4;
+
 struct Operands {
   const Tensor &grad, &ids;
   int64_t rows, columns, padding;
@@ -113,6 +116,11 @@ Tensor gradient(const char* op, const Operands& o, int64_t tables) {
   EmbeddingGradArgs args = any.plan->args;
   point_to(args, o, numbers, rows_of_grad, result);
   args.by_frequency = o.by_frequency;
+  // A kernel that only writes zeros writes them in the order of memory.
+  if (!o.sum && args.is_large && count <= rows / kRowsOfId) {
+    torch::stable::zero_(result);
+    args.adds = true;
+  }
   gpu::launch(*any.plan->kernel, any.plan->launch, queue, args);
   return result;
 }

@@ -67,6 +67,7 @@ from .joint_graph.rematerialize import rematerialize
 from .joint_graph.save_random import save_random
 from .joint_graph.split_addmm import split_addmm
 from .joint_graph.swap_operands import swap_operands
+from .joint_graph.trust_places import trust_places
 from .joint_graph.user_casts import mark_user_casts
 from .lowering.from_fx import lower_fx
 from .passes import PASSES
@@ -115,6 +116,7 @@ def _partition(joint: GraphModule, inputs, packs: bool, **options) -> tuple[Grap
     optional(replace_max_pool_indices, joint)
     has_static_sizes = is_static(joint)
     if has_static_sizes:
+        optional(trust_places, joint)
         optional(expand_products, joint)
         optional(cast_parts, joint, False)
         optional(copy_sources, joint)

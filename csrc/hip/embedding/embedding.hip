@@ -31,7 +31,7 @@ struct EmbeddingGrad {
   struct Shared {
     Hit hits[kHits];
     int count[kWarps];
-    bool is_long[kEmbeddingRows];
+    bool is_hit[kEmbeddingRows], is_long[kEmbeddingRows];
     float sums[kWarps][kColumns];
   };
 
@@ -89,6 +89,7 @@ struct EmbeddingGrad {
     constexpr int kRounds = kHits / kWarps / kWarp, kPlace = kRounds * kWarp;
     const Range own = share_of(p.count);
     Hit* const place = shared.hits + warp * kPlace;
+    for (int row = thread_id(); row < kEmbeddingRows; row += kEmbeddingThreads) shared.is_hit[row] = false;
     int count = 0;
     scan<kIds>(part, log, own, [&](Ballot found, int at, int row) {
       const int to = count + bits_below(found, lane);
@@ -115,15 +116,20 @@ struct EmbeddingGrad {
       barrier();
       UNROLL
       for (int i = 0; i < kRounds; ++i)
-        if (const int own = i * kWarp + lane; own < count) shared.hits[before + own] = {at[i], row[i]};
+        if (const int own = i * kWarp + lane; own < count) add_hit(before + own, {at[i], row[i]});
     } else if (all <= kHits) {
       scan<kIds>(part, log, own, [&](Ballot found, int at, int row) {
-        if (row >= 0) shared.hits[before + bits_below(found, lane)] = {at + lane, row};
+        if (row >= 0) add_hit(before + bits_below(found, lane), {at + lane, row});
         before += bits_of(found);
       });
     }
     barrier();
     return all;
+  }
+
+  DEVICE void add_hit(int number, Hit hit) {
+    shared.hits[number] = hit;
+    shared.is_hit[hit.row] = true;  // by all who write it
   }
 
   using Sums = float[kChunks][kCount];
@@ -199,14 +205,26 @@ struct EmbeddingGrad {
     });
   }
 
-  // Distributes rows over the warps, and the entries of rows with many of them.
+  // Distributes rows over the warps, and the entries of rows with many of them. Rows without any come first: their zeros
+  // are on their way while the others' entries are read.
   DEVICE void add_listed(int part, int log, int rows, int hits) {
     for (int row = part + (warp << log); row < rows; row += kWarps << log) {
+      if (shared.is_hit[row]) continue;
+      if (lane == 0) shared.is_long[row] = false;
+      if (p.adds) continue;
+      UNROLL
+      for (int c = 0; c < kChunks; ++c) {
+        float zeros[kCount] = {};
+        write(row, c, 0, zeros);
+      }
+    }
+    for (int row = part + (warp << log); row < rows; row += kWarps << log) {
+      if (!shared.is_hit[row]) continue;
       const int times = times_of(row, hits);
       if (lane == 0) shared.is_long[row] = times > kLong;
-      if (times > kLong || (times == 0 && p.adds)) continue;
+      if (times > kLong) continue;
       Sums sums = {};
-      if (times) add_hits(row, {0, hits}, sums);
+      add_hits(row, {0, hits}, sums);
       UNROLL
       for (int c = 0; c < kChunks; ++c) write(row, c, times, sums[c]);
     }

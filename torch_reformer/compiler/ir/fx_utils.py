@@ -143,6 +143,12 @@ def in_order(module: GraphModule, node: Node, strides: tuple[int, ...]) -> Node:
     return copy if shape == whole else add(aten.expand.default, copy, whole)
 
 
+def arguments_of(node: Node) -> dict[str, object]:
+    """The arguments of an operator's call by their names, with the default values of those that are not given."""
+    values = {argument.name: argument.default_value for argument in node.target._schema.arguments}
+    return values | dict(zip(values, node.args, strict=False)) | node.kwargs
+
+
 def base_of(node: Node) -> Node:
     """The node that a chain of views starts from; the node itself if it is no view."""
     while is_view(node):

@@ -7,6 +7,7 @@ from torch.fx import GraphModule, Node
 from torch.utils.checkpoint import CheckpointPolicy
 
 from ..ir.custom_ops import draw_key, random
+from ..ir.fx_utils import arguments_of
 from .mutated_inputs import must_save
 
 
@@ -26,6 +27,4 @@ def is_random(node: Node) -> bool:
     """True for an operator that draws from a generator. Attention draws for its dropout only."""
     if torch.Tag.nondeterministic_seeded not in getattr(node.target, "tags", ()):
         return False
-    values = {argument.name: argument.default_value for argument in node.target._schema.arguments}
-    values |= dict(zip(values, node.args, strict=False)) | node.kwargs
-    return values.get("dropout_p") != 0
+    return arguments_of(node).get("dropout_p") != 0

@@ -28,7 +28,7 @@ from .indices import indices
 from .pointwise import ROUND
 from .reduced import mapped, reduced, repeated, wide
 from .reductions import result_of
-from .whole_numbers import MOST, note_range
+from .whole_numbers import MOST, note_range, range_of
 
 aten = torch.ops.aten
 # Elements of a dimension in the middle. With fewer, two kernels take longer than storing the elements for PyTorch's.
@@ -130,12 +130,7 @@ def _gather(graph: Graph, value: Tensor, view: View, dim: int, index: View, spar
         return None
     if sizes[over[0]] >= MOST or not reduces_rows(view.layout.numel, without(view.layout.packed, over)):
         return None
-    layout = index.layout
-    flat = View(index.value, Layout((layout.numel,), (1,), layout.offset))
-    # The errors of gather's indices are those of index_add's.
-    check = Call(torch.ops.reformer._row_numbers.default, (flat, sizes[over[0]], "index_add", 1), {})
-    (checked,) = graph.add(check, [Typed(Layout(flat.layout.sizes, (1,)), torch.int32, view.value.device)])
-    places = repeated(View(checked, Layout(layout.sizes, layout.strides)), sizes)
+    places = repeated(_checked(graph, index, sizes[over[0]]), sizes)
 
     def chosen(x: Expression, number: Expression, place: Expression) -> Expression:
         return p.select(p.equal(number, place), x, 0)
@@ -143,6 +138,17 @@ def _gather(graph: Graph, value: Tensor, view: View, dim: int, index: View, spar
     terms = mapped(graph, "chosen", chosen, [view, _numbers(graph, view, over[0]), places], view.value.dtype)
     sums = terms and reduced(graph, "sum", terms, over)
     return sums and result_of(graph, sums, value, (), view)
+
+
+def _checked(graph: Graph, index: View, size: int) -> View:
+    """A dense index whose numbers are less than a size. The errors are those of index_add's indices."""
+    known, layout = range_of(graph, index), index.layout
+    if known.least >= 0 and known.most < size:
+        return index
+    flat = View(index.value, Layout((layout.numel,), (1,), layout.offset))
+    check = Call(torch.ops.reformer._row_numbers.default, (flat, size, "index_add", 1), {})
+    (checked,) = graph.add(check, [Typed(Layout(flat.layout.sizes, (1,)), torch.int32, index.value.device)])
+    return View(checked, Layout(layout.sizes, layout.strides))
 
 
 RULES = {

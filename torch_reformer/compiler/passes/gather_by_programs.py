@@ -9,7 +9,7 @@ from ..ir.gather import gather_of
 from ..ir.graph import Graph, Map, Operation, Typed, Value, View, substituted
 
 DEVICES = {"cuda"}
-_LEAST_US, _MOST_BYTES = 10.0, 256  # of a call, and of a row: longer ones take as long to copy
+_LEAST_US, _MOST_BYTES = 4.0, 256  # of a call, and of a row: longer ones take as long to copy
 
 
 def gather_by_programs(graph: Graph) -> None:
