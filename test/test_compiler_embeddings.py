@@ -56,6 +56,18 @@ def test_the_operator_is_pytorchs_on_a_cpu():
         torch.ops.reformer._embedding_grad(grad, ids[0], 9, 2, False)
 
 
+@pytest.mark.gpu
+@pytest.mark.parametrize("by_frequency", [False, True])
+def test_few_ids_of_a_large_table(by_frequency):
+    """Its zeros are written first."""
+    ids = torch.randint(0, 50000, (7, 300), device="cuda") // 2 * 2
+    grad = torch.randint(-8, 9, (7, 300, 200), device="cuda").float()
+    ids[0] = ids[1, 0]
+    expected = torch.ops.aten.embedding_dense_backward(grad, ids, 50000, int(ids[1, 1]), by_frequency)
+    found = torch.ops.reformer._embedding_grad(grad, ids, 50000, int(ids[1, 1]), by_frequency)
+    torch.testing.assert_close(found, expected)
+
+
 @pytest.mark.parametrize("padding", [-1, 0, 3])
 def test_added_in_place(padding):
     ids, grad, sum = torch.randint(0, 9, (5, 4)), torch.randn(5, 4, 3), torch.randn(9, 3)

@@ -117,10 +117,8 @@ Tensor gradient(const char* op, const Operands& o, int64_t tables) {
   point_to(args, o, numbers, rows_of_grad, result);
   args.by_frequency = o.by_frequency;
   // A kernel that only writes zeros writes them in the order of memory.
-  if (!o.sum && args.is_large && count <= rows / kRowsOfId) {
-    torch::stable::zero_(result);
-    args.adds = true;
-  }
+  args.is_zero = !o.sum && args.is_large && count <= rows / kRowsOfId;
+  if (args.is_zero) torch::stable::zero_(result);
   gpu::launch(*any.plan->kernel, any.plan->launch, queue, args);
   return result;
 }

@@ -211,7 +211,7 @@ struct EmbeddingGrad {
     for (int row = part + (warp << log); row < rows; row += kWarps << log) {
       if (shared.is_hit[row]) continue;
       if (lane == 0) shared.is_long[row] = false;
-      if (p.adds) continue;
+      if (p.adds || p.is_zero) continue;
       UNROLL
       for (int c = 0; c < kChunks; ++c) {
         float zeros[kCount] = {};
