@@ -81,6 +81,7 @@ constexpr int kSharedBesidesRows = 2048;  // bytes used by a block and the drive
 constexpr int kMostResults = 64;          // of a thread at once, in registers
 constexpr int kLeastGroups = 8;           // groups per thread, if rows end within the last of them
 constexpr int kWideAccess = 4;            // elements that a thread of a row kernel computes at once
+constexpr int kLinesAlone = 8;            // of a thread: one block adds up as many without partial results
 constexpr int kMostY = 65535;             // blocks along y, at most
 constexpr int kFewThreads = 64;           // of a multiprocessor: fewer leave most of its time to single threads
 
@@ -263,6 +264,15 @@ inline void join_lines(StitchArgs& a, int lines, int of_thread) {
   a.image_parts = ceil_div(a.image_lines, a.part_step);
 }
 
+// Blocks of a multiprocessor that can run at once, of a program whose threads add up columns line by line, from the
+// registers that a thread needs at least.
+inline int blocks_at_once(const StitchConfig& config, const StitchNeeds& needs) {
+  constexpr int kLeast = 3, kMost = 6, kRegisters = 65536, kOthers = 16;
+  const int of_columns = (needs.numbers + needs.channels) * config.count;
+  const int of_loads = ceil_div(needs.lines_at_once * needs.bytes * config.count, 4);
+  return std::clamp(kRegisters / (kStitchThreads * (kOthers + of_columns + of_loads)), kLeast, kMost);
+}
+
 // At most 1 << most_across threads of a block share a line.
 inline void launch_lines(StitchConfig& config, const ProgramShape& shape, const StitchNeeds& needs, int multiprocessors,
                          int most_across) {
@@ -271,14 +281,21 @@ inline void launch_lines(StitchConfig& config, const ProgramShape& shape, const 
   a.log_across = log_across(groups, a.lines, most_across);
   const int across = 1 << a.log_across, lines = kStitchThreads >> a.log_across;
   const int of_thread = groups_of_thread(int64_t{a.lines} * groups, needs, multiprocessors);
-  // Blocks that run at once, with 60 to 80 registers per thread. What repeats comes from the first-level cache, so that
-  // less of what is in flight comes from memory: then there are more, and as many run at once as registers allow.
-  const int wanted = multiprocessors * (needs.period && !needs.reductions ? 12 : 3);
+  // Blocks that run at once. With reductions three if a thread would have few lines otherwise, whose sums are few
+  // compared with the blocks' partial ones. What repeats comes from the first-level cache, so that less of what is in
+  // flight comes from memory: then there are more, and as many run at once as registers allow.
+  constexpr int kFewBlocks = 3, kManyBlocks = 12, kFewLines = 4;
+  int wanted = multiprocessors * kManyBlocks;
+  if (needs.reductions) {
+    config.blocks = blocks_at_once(config, needs);
+    const int64_t with_lines = int64_t{a.lines} * groups / (kStitchThreads * kFewLines);
+    wanted = int(std::clamp<int64_t>(with_lines, kFewBlocks * multiprocessors, config.blocks * multiprocessors));
+  }
   if (config.channels_along) {
     const int of_columns = ceil_div(groups, across) + int(config.tails);
     const int images = config.images ? int(shape.images) : 1;
     a.image_lines = a.lines / images;
-    config.blocks = needs.blocks;
+    if (!needs.reductions) config.blocks = needs.blocks;
     if (needs.reductions || (needs.period && !needs.maps))
       spread_lines(a, needs, lines, std::max(1, wanted / (of_columns * images)), !config.images);
     else
@@ -343,6 +360,8 @@ inline void launch_tiles(StitchConfig& config, const ProgramShape& shape, const 
 inline void launch_columns(StitchConfig& config, const ProgramShape& shape, const StitchNeeds& needs,
                            int multiprocessors) {
   constexpr int kMost = 5, kLeast = 3;
+  launch_lines(config, shape, needs, multiprocessors, kLeast);
+  if (!partial_reductions(config.args, needs).count()) return;
   for (int most = kMost; most >= kLeast; --most) {
     launch_lines(config, shape, needs, multiprocessors, most);
     if (!partial_reductions(config.args, needs).count()) return;
