@@ -76,10 +76,10 @@ def reductions(*per, kinds=KINDS):
 @pytest.mark.parametrize(
     "case",
     [
-        (("channel",), (3, 264, 7, 5)),
-        (("all",), (2, 24, 9, 8)),
-        (("channel", "plane"), (2, 24, 9, 8)),
-        *slow((("channel",), (1, 40, 16, 5)), (("channel",), (2, 1032, 6, 6)), (("channel", "all"), (2, 24, 9, 8))),
+        (("channel",), (3, 264, 14, 7)),
+        (("all",), (2, 24, 18, 16)),
+        (("channel", "plane"), (2, 24, 18, 16)),
+        *slow((("channel",), (1, 40, 32, 10)), (("channel",), (1, 520, 20, 16)), (("channel", "all"), (2, 24, 18, 16))),
     ],
     ids=str,
 )
@@ -98,6 +98,17 @@ def test_the_last_block_adds_up(case, multiprocessors):
         for one, other, exact in zip(actual, again, expected, strict=True):
             assert torch.equal(one, other)
             torch.testing.assert_close(one, exact, rtol=1e-5, atol=1e-4)
+
+
+# A thread has several lines, the last block's fewer: of the whole, of images, of columns that end within a group.
+@pytest.mark.parametrize("layout", FORMATS)
+@pytest.mark.parametrize("size", [(1, 64, 40, 30), (2, 65, 30, 19), *slow((3, 8, 61, 40), (1, 1, 300, 41))], ids=str)
+def test_lines_of_threads(size, layout):
+    value = program.acc() * CHANNEL + FULL
+    of_planes = program.acc() * program.plane("plane") + FULL
+    for tested in (Program(program.store(program.acc() * 2 + FULL)), *map(Program, map(program.store, (value, of_planes)))):
+        for multiprocessors in (1, 3):
+            check(tested, size, torch.bfloat16, layout, multiprocessors=multiprocessors)
 
 
 @pytest.mark.parametrize("layout", FORMATS)

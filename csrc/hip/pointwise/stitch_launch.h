@@ -240,9 +240,11 @@ inline void launch_groups(StitchConfig& config, const StitchNeeds& needs, int im
 }
 
 // Blocks that all run at once, `most` of an image at most, with `lines` lines side by side: each thread has lines of
-// the whole image. A few blocks more would take twice as long. At least two lines of a thread are in flight at once.
+// the whole image. A few blocks more would take twice as long. At least two lines of a thread are in flight at once. So
+// few lines that one block soon has them all need no partial results.
 inline void spread_lines(StitchArgs& a, const StitchNeeds& needs, int lines, int most, bool of_all) {
-  a.image_parts = std::clamp(ceil_div(a.image_lines, lines * 2), 1, most);
+  const bool is_short = needs.reductions && a.image_lines <= lines * kLinesAlone;
+  a.image_parts = is_short ? 1 : std::clamp(ceil_div(a.image_lines, lines * 2), 1, most);
   // Memory that a block reads again after a period is in its first-level cache if all its lines have the same phase.
   const int parts = of_all && needs.period % lines == 0 ? needs.period / lines : 0;
   const int more = parts ? a.image_parts % parts : 0;
@@ -264,13 +266,16 @@ inline void join_lines(StitchArgs& a, int lines, int of_thread) {
   a.image_parts = ceil_div(a.image_lines, a.part_step);
 }
 
-// Blocks of a multiprocessor that can run at once, of a program whose threads add up columns line by line, from the
-// registers that a thread needs at least.
+// Blocks of a multiprocessor that can run at once, of a program whose threads add up columns line by line. The compiler
+// keeps to the number of registers where they are more than kFewBlocks: in kernels whose values, as estimated here,
+// took at most kFewValues and kManyValues, it needed 40 and 64 of them.
+constexpr int kFewBlocks = 3;
 inline int blocks_at_once(const StitchConfig& config, const StitchNeeds& needs) {
-  constexpr int kLeast = 3, kMost = 6, kRegisters = 65536, kOthers = 16;
-  const int of_columns = (needs.numbers + needs.channels) * config.count;
+  constexpr int kFewValues = 32, kManyValues = 62, kOfDraws = 32;
+  const int of_columns = (needs.added + needs.channels) * config.count + needs.stored * config.count / 2;
   const int of_loads = ceil_div(needs.lines_at_once * needs.bytes * config.count, 4);
-  return std::clamp(kRegisters / (kStitchThreads * (kOthers + of_columns + of_loads)), kLeast, kMost);
+  const int values = of_columns + of_loads + needs.steps + kOfDraws * needs.draws;
+  return values <= kFewValues ? 6 : values <= kManyValues ? 4 : kFewBlocks;
 }
 
 // At most 1 << most_across threads of a block share a line.
@@ -284,18 +289,19 @@ inline void launch_lines(StitchConfig& config, const ProgramShape& shape, const 
   // Blocks that run at once. With reductions three if a thread would have few lines otherwise, whose sums are few
   // compared with the blocks' partial ones. What repeats comes from the first-level cache, so that less of what is in
   // flight comes from memory: then there are more, and as many run at once as registers allow.
-  constexpr int kFewBlocks = 3, kManyBlocks = 12, kFewLines = 4;
-  int wanted = multiprocessors * kManyBlocks;
+  constexpr int kBlocksOfPeriod = 12, kFewLines = 4;
+  int wanted = multiprocessors * kBlocksOfPeriod;
+  config.blocks = needs.blocks;
   if (needs.reductions) {
-    config.blocks = blocks_at_once(config, needs);
+    const int most = blocks_at_once(config, needs);
     const int64_t with_lines = int64_t{a.lines} * groups / (kStitchThreads * kFewLines);
-    wanted = int(std::clamp<int64_t>(with_lines, kFewBlocks * multiprocessors, config.blocks * multiprocessors));
+    wanted = int(std::clamp<int64_t>(with_lines, kFewBlocks * multiprocessors, most * multiprocessors));
+    if (most > kFewBlocks) config.blocks = most;
   }
   if (config.channels_along) {
     const int of_columns = ceil_div(groups, across) + int(config.tails);
     const int images = config.images ? int(shape.images) : 1;
     a.image_lines = a.lines / images;
-    if (!needs.reductions) config.blocks = needs.blocks;
     if (needs.reductions || (needs.period && !needs.maps))
       spread_lines(a, needs, lines, std::max(1, wanted / (of_columns * images)), !config.images);
     else
@@ -356,12 +362,12 @@ inline void launch_tiles(StitchConfig& config, const ProgramShape& shape, const 
 }
 
 // With few channels a block has many lines, so that there are fewer partial results: with 2048 channels they would have
-// a third as many bytes as the result. It has fewer lines if no other kernel has to add up the partial results then.
+// a third as many bytes as the result. It has fewer columns if no other kernel has to add up the partial results then.
 inline void launch_columns(StitchConfig& config, const ProgramShape& shape, const StitchNeeds& needs,
                            int multiprocessors) {
   constexpr int kMost = 5, kLeast = 3;
   launch_lines(config, shape, needs, multiprocessors, kLeast);
-  if (!partial_reductions(config.args, needs).count()) return;
+  if (!partial_reductions(config.args, needs).count() && config.args.steps <= kLinesAlone) return;
   for (int most = kMost; most >= kLeast; --most) {
     launch_lines(config, shape, needs, multiprocessors, most);
     if (!partial_reductions(config.args, needs).count()) return;

@@ -25,6 +25,8 @@ StitchNeeds stitch_needs(const ProgramCall& call) {
   for (size_t i = 0; i < call.inputs.size(); ++i)
     if (call.inputs[i].place >= 0 && !is_map(program.inputs[i].kind) && program.inputs[i].kind != ProgramOp::mapped)
       period = std::max(period, call.placements[size_t(call.inputs[i].place)].period());
+  const auto moments = std::count_if(program.reductions.begin(), program.reductions.end(),
+                                     [&](size_t o) { return program.outputs[o].kind == Reduction::moments; });
   const auto reductions = [&](Per per) {
     return size_t(std::count_if(program.reductions.begin(), program.reductions.end(),
                                 [&](size_t o) { return program.outputs[o].per == per; }));
@@ -42,6 +44,8 @@ StitchNeeds stitch_needs(const ProgramCall& call) {
           lines_per_access(call),
           packed_columns(call),
           int(contents.channel_values.size()),
+          stitch_numbers(program) + 2 * int(moments),
+          int(contents.needed(contents.results, true).size()),
           one_by_one,
           contents.lines_at_once(),
           contents.blocks_at_once(),

@@ -19,6 +19,8 @@ struct StitchNeeds {
   bool draws;                // there are random numbers, which are drawn for aligned groups of elements
   int lines, packed;         // lines_per_access() and packed_columns() of transposed tensors; 0 and 1: there are none
   int channels;              // values of each channel that are computed once for a thread's lines
+  int added;                 // registers of a thread's partial results per channel
+  int steps;                 // operations of an element
   int one_by_one;            // tensors whose elements are read one by one and added up
   int lines_at_once;         // whose loads are in flight, in element-wise kernels
   int blocks;                // of element-wise kernels that a multiprocessor has to run at once, or 0
