@@ -215,7 +215,7 @@ DEVICE void stitch_nchw(const StitchArgs& p) {
     const unsigned first = block.part * p.columns_each;
     const unsigned end = first + p.columns_each < unsigned(p.width) ? first + p.columns_each : p.width;
     const unsigned own = first + x * kCount, step = kCount << p.log_across;
-    elements.run(p, own < end ? int((end - 1 - own) / step) + 1 : 0, [&](int i, int& at, int& column) {
+    elements.run(p, own < end ? p.steps : 0, [&](int i, int& at, int& column) {
       const bool exists = own + i * step < end;
       at = line;
       column = int(own + (exists ? i * step : 0));

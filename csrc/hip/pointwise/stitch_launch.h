@@ -312,7 +312,8 @@ inline void launch_lines(StitchConfig& config, const ProgramShape& shape, const 
     const int parts_along = needs.reductions ? std::clamp(wanted / blocks_x, 1, ceil_div(steps, 2))
                                              : std::min(ceil_div(steps, of_thread), kMostY);
     a.line_groups = blocks_x;
-    a.columns_each = ceil_div(steps, parts_along) * across * config.count;
+    a.steps = ceil_div(steps, parts_along);
+    a.columns_each = a.steps * across * config.count;
     a.image_parts = ceil_div(a.width, a.columns_each);
     a.parts = int(shape.images) * a.image_parts;
     config.launch.blocks_x = uint32_t(blocks_x);

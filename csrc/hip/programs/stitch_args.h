@@ -54,7 +54,8 @@ struct StitchArgs {
   int log_planes;   // planes per block of the finish kernel, whose other threads share the planes' parts
   Divider by_image_parts;        // NHWC
   int image_lines, image_parts;  // NHWC: lines and parts of one image or height, or all; NCHW: parts of an image
-  // NHWC: each thread has `steps` lines, or fewer at the end, `step` apart; those of parts begin `part_step` apart.
+  // A thread has `steps` groups of columns, or fewer at the end. NHWC: they are `step` lines apart; those of the next
+  // part begin after `part_step` lines.
   int steps, step, part_step;
   // Rows: number of blocks; if they are reduced per height: number of heights, rows side by side in an image at one
   // height, and rows at one height that a block computes at once.
