@@ -10,7 +10,7 @@ from torch_reformer import program
 from torch_reformer.operators import fused_programs
 from torch_reformer.program import Program
 from torch_reformer.program.derivative import derivative
-from torch_reformer.program.operations import COMPUTED, OPERANDS, ROW_REDUCTIONS
+from torch_reformer.program.operations import COMPUTED, OF_ROWS, OPERANDS
 from torch_reformer.program.program import decode
 
 
@@ -278,4 +278,4 @@ def test_what_is_no_value(write):
 
 
 def test_every_operation_has_a_meaning():
-    assert {*COMPUTED, *ROW_REDUCTIONS} == {name for name, operands in OPERANDS.items() if operands}
+    assert {*COMPUTED, *OF_ROWS} == {name for name, operands in OPERANDS.items() if operands}

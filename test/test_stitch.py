@@ -10,7 +10,7 @@ import torch_reformer
 from torch_reformer import program
 from torch_reformer.program import Program
 from torch_reformer.program.interpreter import interpret
-from torch_reformer.program.operations import COMPUTED, NUMBER, OPERANDS, PER, ROW_REDUCTIONS
+from torch_reformer.program.operations import COMPUTED, NUMBER, OF_ROWS, OPERANDS, PER
 from torch_reformer.program.program import decode
 from torch_reformer.program.values import varies
 
@@ -286,22 +286,28 @@ WITHOUT_PLANES = [leaf for leaf in LEAVES if leaf.op != "plane"]
 SMOOTH = ["neg", "abs", "tanh", "sigmoid", "erf", "relu", "add", "sub", "mul", "maximum", "minimum"]
 
 
+def near_one(value):
+    """A factor of products that stay between 0 and 2, so that errors don't grow."""
+    return 1 + program.tanh(value) / (program.rows() * program.columns())
+
+
 @st.composite
 def programs(
     draw,
     per=("channel", "row", "plane", "all"),
     types=(None, torch.float32, torch.float64),
-    kinds=("store", "store of channels", "store of planes", "sum", "max", "moments"),
+    kinds=("store", "store of channels", "store of planes", "sum", "max", "prod", "moments"),
     reduces_rows=False,
     leaves=LEAVES,
 ):
     values = list(leaves)
     for _ in range(draw(st.integers(1, 12))):
-        op = draw(st.sampled_from([*SMOOTH, *ROW_REDUCTIONS] if reduces_rows else SMOOTH))
+        op = draw(st.sampled_from([*SMOOTH, *OF_ROWS] if reduces_rows else SMOOTH))
         # Back to -1 to 1, so that errors don't grow.
         operands = [draw(st.sampled_from(values)) for _ in range(OPERANDS[op])]
+        operands = [near_one(each) for each in operands] if "prod" in op else operands
         value = program.Value(op, *operands)
-        values.append(value / program.columns() if op == "row_sum" else value * 0.5)
+        values.append(value / program.columns() if "sum" in op else value * 0.5)
     outputs = [program.store(values[-1])]
     for kind in draw(st.lists(st.sampled_from(kinds), max_size=3)):
         value = draw(st.sampled_from(values))
@@ -318,6 +324,7 @@ def programs(
             outputs.append(program.store(draw(st.sampled_from(of_rows)), draw(st.sampled_from(types)), "row"))
         else:
             options = {} if kind == "moments" else {"dtype": draw(st.sampled_from(types))}
+            value = near_one(value) if kind == "prod" else value
             outputs.append(getattr(program, kind)(value, draw(st.sampled_from(per)), **options))
     return Program(*outputs)
 
@@ -331,7 +338,7 @@ def test_random_programs(tested, size, layout, dtype):
 
 @settings(max_examples=examples(150))
 @given(
-    programs(kinds=("store", "store of rows", "sum", "max", "moments"), reduces_rows=True),
+    programs(kinds=("store", "store of rows", "sum", "max", "prod", "moments"), reduces_rows=True),
     st.sampled_from(SIZES[:5]),
     st.sampled_from([*FORMATS]),
     st.sampled_from(["fp32", "fp64"]),

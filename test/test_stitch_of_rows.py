@@ -45,6 +45,7 @@ MEAN, SCALE, NORMALISED = normalised(program.acc())
 # Some rows have the last channel, others none.
 CLASS = program.select(program.row("row") < 0, program.columns() - 1, program.row("row"))
 IS_CLASS = program.equal(program.channel_index(), CLASS)
+NEAR_ONE = 1 + program.tanh(program.acc()) / (program.rows() * program.columns())
 OF_ROWS = {
     "softmax": [program.store(softmax(program.acc() - LARGEST)), program.store(LARGEST, per="row")],
     "normalised": [
@@ -66,6 +67,20 @@ OF_ROWS = {
         program.store(program.relu(FULL) + program.row_max(program.relu(FULL) * program.acc())),
         program.store(program.row("row")),
         program.moments(program.row_max(FULL), "all"),
+    ],
+    "running": [
+        program.store(program.row_cumsum(program.acc()) / (program.channel_index() + 1)),
+        program.store(program.row_cumsum(CHANNEL, reversed=True) / program.columns() * program.row("row")),
+        program.store(program.row_cumsum(program.row("row")) / program.columns() + program.row_max(FULL)),
+        program.store(program.row_cumsum(program.row_cumsum(0.5)) / program.columns() / program.columns()),
+    ],
+    "products": [
+        program.store(program.row_cumprod(NEAR_ONE) + program.row_cumprod(NEAR_ONE, reversed=True)),
+        program.store(program.row_prod(NEAR_ONE), per="row"),
+        program.store(program.row_prod(1 + 1e-4 * program.row("row"))),
+        program.prod(NEAR_ONE, "row"),
+        program.prod(NEAR_ONE, "channel"),
+        program.prod(NEAR_ONE, "all"),
     ],
     "of a class": [
         program.store(program.row_sum(program.exp(program.acc() - LARGEST)), per="row"),

@@ -55,7 +55,7 @@ ProgramNode read_node(CodeReader& reader, int64_t place, std::vector<ProgramInpu
 
 ProgramOutput read_output(CodeReader& reader, int64_t nodes, const std::vector<ProgramInput>& inputs) {
   ProgramOutput output{};
-  output.kind = Reduction(reader.next(0, int64_t(Reduction::moments), "an unknown output"));
+  output.kind = Reduction(reader.next(0, int64_t(Reduction::prod), "an unknown output"));
   output.per = Per(reader.next(0, int64_t(Per::height), "an unknown reduction"));
   if (output.kind != Reduction::none && output.per == Per::element) reader.malformed("a reduction per element");
   if (output.kind == Reduction::none && output.per > Per::plane)
@@ -132,7 +132,7 @@ Program Program::decode(const int64_t* code, int64_t size) {
   for (const ProgramInput& input : program.inputs)
     if (input.kind == ProgramOp::mapped && !input.maps) reader.malformed("a mapped tensor without maps");
   for (const ProgramNode& node : program.nodes) {
-    program.needs_rows |= reduces_row(node.op);
+    program.needs_rows |= takes_row(node.op);
     program.has_planes |= node.op == ProgramOp::plane;
   }
   for (const ProgramOutput& output : program.outputs) {
@@ -166,12 +166,17 @@ std::vector<Varies> Program::varies() const {
       case ProgramOp::channel_index: all[i] = Varies::channels; break;
       case ProgramOp::row:
       case ProgramOp::row_sum:
-      case ProgramOp::row_max: all[i] = Varies::rows; break;
+      case ProgramOp::row_max:
+      case ProgramOp::row_prod: all[i] = Varies::rows; break;
       case ProgramOp::plane: all[i] = Varies::planes; break;
       case ProgramOp::acc:
       case ProgramOp::full:
       case ProgramOp::random:
       case ProgramOp::mapped:
+      case ProgramOp::row_cumsum:
+      case ProgramOp::row_cumsum_reversed:
+      case ProgramOp::row_cumprod:
+      case ProgramOp::row_cumprod_reversed:
       case ProgramOp::table: all[i] = Varies::channels | Varies::rows; break;
       default:
         for (int j = 0; j < operands(node.op); ++j) all[i] = all[i] | all[size_t(node.operands[j])];

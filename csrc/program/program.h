@@ -15,6 +15,7 @@ namespace reformer {
 enum class ProgramOp : uint8_t {
 #define REFORMER_LEAF(name) name,
 #define REFORMER_ROW_REDUCTION(name) name,
+#define REFORMER_ROW_SCAN(name) name,
 #define REFORMER_OP(name, ...) name,
 #include "ops.def"
 };
@@ -22,12 +23,13 @@ enum class ProgramOp : uint8_t {
 struct ProgramOpEntry {
   const char* name;
   int operands;
-  const char*
-      gpu;  // its text in a kernel, where $0, $1 and $2 stand for the operands; empty for leaves and row reductions
+  const char* gpu;  // its text in a kernel, where $0, $1 and $2 stand for the operands; empty for leaves and what needs
+                    // whole rows
 };
 constexpr ProgramOpEntry kProgramOps[] = {
 #define REFORMER_LEAF(name) {#name, 0, ""},
 #define REFORMER_ROW_REDUCTION(name) {#name, 1, ""},
+#define REFORMER_ROW_SCAN(name) {#name, 1, ""},
 #define REFORMER_OP(name, operands, gpu, ...) {#name, operands, gpu},
 #include "ops.def"
 };
@@ -35,9 +37,18 @@ constexpr int kProgramOpCount = int(sizeof(kProgramOps) / sizeof(kProgramOps[0])
 constexpr int operands(ProgramOp op) { return kProgramOps[int(op)].operands; }
 // Tables of int32 numbers: of a mapped tensor's axes, or of the places to which rows are stored.
 constexpr bool is_map(ProgramOp op) { return op >= ProgramOp::places && op <= ProgramOp::targets; }
-constexpr bool reduces_row(ProgramOp op) { return op == ProgramOp::row_sum || op == ProgramOp::row_max; }
+constexpr bool reduces_row(ProgramOp op) { return op >= ProgramOp::row_sum && op <= ProgramOp::row_prod; }
+constexpr bool scans_row(ProgramOp op) { return op >= ProgramOp::row_cumsum && op <= ProgramOp::row_cumprod_reversed; }
+constexpr bool scans_products(ProgramOp op) {
+  return op == ProgramOp::row_cumprod || op == ProgramOp::row_cumprod_reversed;
+}
+constexpr bool scans_from_end(ProgramOp op) {
+  return op == ProgramOp::row_cumsum_reversed || op == ProgramOp::row_cumprod_reversed;
+}
+// True if each element's value depends on the operand's other values in the row.
+constexpr bool takes_row(ProgramOp op) { return reduces_row(op) || scans_row(op); }
 
-enum class Reduction : uint8_t { none, sum, max, moments };
+enum class Reduction : uint8_t { none, sum, max, moments, prod };
 // height: of all batch elements and horizontal positions; only reductions.
 enum class Per : uint8_t { element, channel, row, plane, all, height };
 

@@ -67,4 +67,37 @@ def classes():
     )
 
 
+def running():
+    """Running sums in three stages, beside reductions and of each other, in both directions; a mean over the elements
+    so far, and column sums of one."""
+    first, back = program.row_cumsum(ACC), program.row_cumsum(FULL * ROW, reversed=True)
+    largest = program.row_max(first - back)
+    second = program.row_cumsum(program.select(first < largest, back, CHANNEL), reversed=True)
+    return Program(
+        program.store(first / (program.channel_index() + 1)),
+        program.store(second - program.row_sum(first) / program.columns(), torch.float32),
+        program.store(largest / program.columns(), torch.float32, "row"),
+        program.sum(first / program.columns()),
+    )
+
+
+def products():
+    """Running products in both directions, and products over rows, columns and everything."""
+    small = 1 + 0.01 * ACC
+    return Program(
+        program.store(program.row_cumprod(small) + program.row_cumprod(2 - small, reversed=True), torch.float32),
+        program.store(program.row_prod(small), torch.float32, "row"),
+        program.prod(small),
+        program.prod(1 + 1e-3 * ACC / program.columns(), "all"),
+    )
+
+
+def positions():
+    """Places of the elements that a mask keeps, as whole numbers."""
+    mask = program.select(FULL < 0.25, 1, 0)
+    return Program(program.store(program.row_cumsum(mask) * mask + 1, torch.int64))
+
+
+OF_REGISTERS = {each.__name__: each() for each in (running, products, positions)}
 PROGRAMS = {each.__name__: each() for each in (softmax, layer_norm, layer_norm_backward, everything, classes)}
+PROGRAMS |= OF_REGISTERS

@@ -62,6 +62,11 @@ def test_results_that_are_written_over_what_is_read(size, layout):
     check(tested, size, torch.float32, layout, over={0: "full", 3: "acc"}, atol=tolerance)
 
 
+def prod(value, per):
+    """Product of factors near 1."""
+    return program.prod(1 + 1e-3 * program.tanh(value), per)
+
+
 KINDS = (program.sum, program.max, program.moments)
 
 
@@ -83,10 +88,11 @@ def reductions(*per, kinds=KINDS):
     ],
     ids=str,
 )
-def test_the_last_block_adds_up(case, multiprocessors):
+@pytest.mark.parametrize("kinds", [KINDS, (prod,)], ids=["sums", "products"])
+def test_the_last_block_adds_up(case, multiprocessors, kinds):
     """The last block also resets the counters, so that the next launch gives equal bits."""
     per, size = case
-    tested = reductions(*per, kinds=KINDS[:1] if per == ("channel", "all") else KINDS)
+    tested = reductions(*per, kinds=kinds[:1] if per == ("channel", "all") else kinds)
     acc, everything = (of(size, torch.bfloat16, "nhwc") for of in (acc_for, tensors_for))
     tensors = [everything[name] for name in tested.inputs]
     semaphores = torch.zeros(1024, dtype=torch.int32)

@@ -69,7 +69,7 @@ def test_masks_of_rows_in_shared_memory():
     programs(
         per=("channel", "all", "height"),
         types=(None, torch.float16),
-        kinds=("store", "store of rows", "store of channels", "sum", "max", "moments"),
+        kinds=("store", "store of rows", "store of channels", "sum", "max", "prod", "moments"),
         reduces_rows=True,
         leaves=WITHOUT_PLANES,
     ),

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from ..program.derivative import derivative
+from ..program.operations import WITHOUT_DERIVATIVE
 from ..program.program import Program
 from ..runtime.dtypes import NARROW
 from .dispatch import has_batched
@@ -140,4 +141,4 @@ def lacks_derivative(op: str, code: tuple[int, ...]) -> bool:
     program = decoded(op, code)
     kinds = [*(output.kind for output in program.outputs), *(node.op for node in program.nodes)]
     has_heights = any(output.per == "height" for output in program.outputs)
-    return has_heights or not {"max", "row_max", "table", "mapped"}.isdisjoint(kinds)
+    return has_heights or not {*WITHOUT_DERIVATIVE, "table", "mapped"}.isdisjoint(kinds)

@@ -27,7 +27,7 @@ from .activations import (
     relu6,
     silu,
 )
-from .program import Output, Program, max, moments, store, sum
+from .program import Output, Program, max, moments, prod, store, sum
 from .values import (
     Value,
     acc,
@@ -62,7 +62,10 @@ from .values import (
     round_bf16,
     round_fp16,
     row,
+    row_cumprod,
+    row_cumsum,
     row_max,
+    row_prod,
     row_sum,
     rows,
     rsqrt,
@@ -115,6 +118,7 @@ __all__ = [
     "normal_pdf",
     "plane",
     "pow",
+    "prod",
     "random",
     "relu",
     "relu6",
@@ -122,7 +126,10 @@ __all__ = [
     "round_bf16",
     "round_fp16",
     "row",
+    "row_cumprod",
+    "row_cumsum",
     "row_max",
+    "row_prod",
     "row_sum",
     "rows",
     "rsqrt",

@@ -16,7 +16,7 @@ from typing import Any
 
 import torch
 
-from .operations import COMPARISONS, ROW_REDUCTIONS
+from .operations import COMPARISONS, ROW_REDUCTIONS, WITHOUT_DERIVATIVE
 from .program import Output, Program, store
 from .program import sum as sum_of
 from .values import (
@@ -34,6 +34,7 @@ from .values import (
     plane,
     pow,
     row,
+    row_cumsum,
     row_sum,
     rows,
     scalar,
@@ -145,6 +146,8 @@ _RULES = {
     "select": _select_rule,
     "clip": _clip_rule,
     "row_sum": lambda node, g: (g,),
+    "row_cumsum": lambda node, g: (row_cumsum(g, reversed=True),),
+    "row_cumsum_reversed": lambda node, g: (row_cumsum(g),),
 }
 
 
@@ -205,8 +208,9 @@ class _Reverse:
         for i in reversed(range(len(program.nodes))):
             node = program.nodes[i]
             if i in grads and node.operands and node.op not in COMPARISONS:
-                if node.op == "row_max":
-                    raise ValueError(f"program: no program computes the gradient of row_max of {node.operands[0].op}")
+                if node.op in WITHOUT_DERIVATIVE:
+                    of = f"{node.op} of {node.operands[0].op}"
+                    raise ValueError(f"program: no program computes the gradient of {of}")
                 for operand, grad in zip(node.operands, _RULES[node.op](node, grads[i]), strict=True):
                     is_element = i not in of_rows or node.op in ROW_REDUCTIONS
                     add(operand, None if grad is None else as_value(grad), is_element)
@@ -228,8 +232,9 @@ class _Reverse:
         if not output.has_derivative:
             what = "a mask" if output.dtype == torch.bool else f"stored of {output.per}s"
             raise ValueError(f"program: output {i}, {what}, has no gradient")
-        if output.kind == "max":  # recomputed values may round differently and match the maximum nowhere
-            raise ValueError(f"program: no program computes the gradient of output {i}, max of {output.value.op}")
+        if output.kind in WITHOUT_DERIVATIVE:
+            of = f"{output.kind} of {output.value.op}"
+            raise ValueError(f"program: no program computes the gradient of output {i}, {of}")
         if output.per == "height":
             raise ValueError(f"program: no program computes the gradient of output {i}, a {output.kind} per height")
         if output.kind == "moments":

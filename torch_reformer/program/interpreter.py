@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from .mapped import read_mapped
-from .operations import COMPUTED, ROW_REDUCTIONS
+from .operations import COMPUTED, OF_ROWS
 from .program import Output, Program
 from .values import index_of
 
@@ -55,8 +55,8 @@ def interpret(
             value = torch.arange(size[1], dtype=wide, device=device).view(1, -1, 1, 1)
         else:
             operands = [values[program.number(operand)] for operand in node.operands]
-            if node.op in ROW_REDUCTIONS:
-                value = ROW_REDUCTIONS[node.op](operands[0].expand(size))
+            if node.op in OF_ROWS:
+                value = OF_ROWS[node.op](operands[0].expand(size))
             else:
                 value = COMPUTED[node.op](*operands)
         values.append(value)
@@ -99,6 +99,10 @@ def _output(output: Output, value: Tensor, dtype: torch.dtype) -> Tensor:
         return value.sum(over).to(output.dtype or value.dtype)
     if output.kind == "max":
         return value.amax(over).to(output.dtype or value.dtype)
+    if output.kind == "prod":
+        for dim in sorted(over, reverse=True):
+            value = value.prod(dim)
+        return value.to(output.dtype or value.dtype)
     mean = value.mean(over, keepdim=True)
     return torch.stack([mean.squeeze(over), (value - mean).square().sum(over)])
 

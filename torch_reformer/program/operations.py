@@ -69,10 +69,25 @@ COMPARISONS = ("lt", "le", "eq", "ne")
 ROW_REDUCTIONS = {
     "row_sum": lambda a: a.sum(1, keepdim=True),
     "row_max": lambda a: a.amax(1, keepdim=True),
+    "row_prod": lambda a: a.prod(1, keepdim=True),
 }
+
+# Running sums and products of a value along its row, up to and including each element; the reversed ones begin at the
+# row's end.
+ROW_SCANS = {
+    "row_cumsum": lambda a: a.cumsum(1),
+    "row_cumsum_reversed": lambda a: a.flip(1).cumsum(1).flip(1),
+    "row_cumprod": lambda a: a.cumprod(1),
+    "row_cumprod_reversed": lambda a: a.flip(1).cumprod(1).flip(1),
+}
+OF_ROWS = ROW_REDUCTIONS | ROW_SCANS  # operations on whole rows
+
+# Operations and outputs whose gradient no program computes: a recomputed value may round differently and match the
+# maximum nowhere, and a factor of a product may be 0.
+WITHOUT_DERIVATIVE = ("row_max", "row_prod", "row_cumprod", "row_cumprod_reversed", "max", "prod")
 
 # Outputs: a tensor as large as the result, or a reduction per channel, row, plane, over everything, or per height (all
 # batch elements and horizontal positions) and channel. "moments"
 # has two parts: the mean, and the sum of squared differences from the mean.
-OUTPUTS = ("store", "sum", "max", "moments")
+OUTPUTS = ("store", "sum", "max", "moments", "prod")
 PER = ("element", "channel", "row", "plane", "all", "height")

@@ -11,7 +11,7 @@ import torch
 
 from ..runtime.sizes import Real, bits_of_double
 from .mapped import MAPS, Mapped, Targets, map_of
-from .operations import INPUTS, NUMBER, OUTPUTS, PER, ROW_REDUCTIONS
+from .operations import INPUTS, NUMBER, OF_ROWS, OUTPUTS, PER
 from .values import Number, Value, as_value, in_order, index_of, varies
 
 # Data types that a program can name, with the numbers of csrc/program/program.h.
@@ -26,7 +26,8 @@ _VARIES = {"channel": {"channels"}, "row": {"rows"}, "plane": {"channels", "imag
 
 @dataclass(frozen=True)
 class Output:
-    """Output of a program, made of a value by :func:`store`, :func:`sum`, :func:`max` or :func:`moments`."""
+    """Output of a program, made of a value by :func:`store`, :func:`sum`, :func:`max`, :func:`prod` or
+    :func:`moments`."""
 
     kind: str
     value: Value
@@ -98,6 +99,11 @@ def max(value: Value | Number, per: str = "channel", dtype: torch.dtype | None =
     return _reduction("max", value, per, dtype)
 
 
+def prod(value: Value | Number, per: str = "channel", dtype: torch.dtype | None = None) -> Output:
+    """Product of a value over each channel, row, plane, height or everything, stored as by :func:`sum`."""
+    return _reduction("prod", value, per, dtype)
+
+
 def moments(value: Value | Number, per: str = "channel") -> Output:
     """Mean of a value and sum of its squared differences from the mean, stacked: ``[2, K]``, ``[2, N, H, W]``, ``[2, N,
     K]``, ``[2, H, K]`` or ``[2]``. The sums are of differences from a number near the mean, so a large mean costs no
@@ -153,8 +159,8 @@ class Program:
     @property
     def needs_rows(self) -> bool:
         """True if a kernel has to treat whole rows: a reduction of a row is needed by the row's elements or is
-        stored."""
-        return any(node.op in ROW_REDUCTIONS for node in self.nodes) or any(
+        stored, or a row is scanned."""
+        return any(node.op in OF_ROWS for node in self.nodes) or any(
             output.kind == "store" and output.per == "row" for output in self.outputs
         )
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from .operations import ROW_REDUCTIONS
+from .operations import OF_ROWS
 from .values import Value, columns, in_order, row_sum, select, varies
 
 
@@ -19,7 +19,7 @@ def early_row_sum(value: Value) -> Value:
     depth: dict[int, int] = {}
     for node in in_order([value]):
         before = max((depth[id(operand)] for operand in node.operands), default=0)
-        depth[id(node)] = before + (node.op in ROW_REDUCTIONS)
+        depth[id(node)] = before + (node.op in OF_ROWS)
     where = varies(value)
 
     def is_of_row(term: Value) -> bool:

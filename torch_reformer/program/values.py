@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from ..runtime.sizes import Real, as_float
-from .operations import INPUTS, OPERANDS, ROW_REDUCTIONS
+from .operations import INPUTS, OPERANDS, ROW_REDUCTIONS, ROW_SCANS
 
 Number = int | float
 
@@ -220,6 +220,8 @@ def varies(value: Value) -> dict[int, set[str]]:
     for node in in_order([value]):
         if node.op in ROW_REDUCTIONS:
             dimensions[id(node)] = {"rows"}
+        elif node.op in ROW_SCANS:
+            dimensions[id(node)] = {"channels", "rows"}
         else:
             operands = (dimensions[id(operand)] for operand in node.operands)
             dimensions[id(node)] = set().union(*operands, _LEAVES_VARY.get(node.op, ()))
@@ -228,6 +230,20 @@ def varies(value: Value) -> dict[int, set[str]]:
 
 row_sum = _function("row_sum", "Sum of a value over its row: all channels of a spatial position.")
 row_max = _function("row_max", "Maximum of a value over its row; NaN if any element is NaN.")
+row_prod = _function("row_prod", "Product of a value over its row.")
+
+
+def row_cumsum(value: Value | Number, reversed: bool = False) -> Value:
+    """Sum of all elements of a value's row up to and including each one; if `reversed`, from each one to the row's
+    end. A GPU's kernels have such sums in rows of up to 4096 elements."""
+    return Value("row_cumsum_reversed" if reversed else "row_cumsum", value)
+
+
+def row_cumprod(value: Value | Number, reversed: bool = False) -> Value:
+    """Product of all elements of a value's row up to and including each one, as :func:`row_cumsum`."""
+    return Value("row_cumprod_reversed" if reversed else "row_cumprod", value)
+
+
 exp = _function("exp", "Natural exponential function.")
 log = _function("log", "Natural logarithm.")
 log1p = _function("log1p", "Natural logarithm of 1 + x, accurate near 0.")

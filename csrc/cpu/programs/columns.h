@@ -49,8 +49,7 @@ class Columns {
     flush(kind);
     for (int64_t first = width_; first < span_; first += width_)
       for (int64_t i = 0; i < width_; ++i) {
-        values_[i] =
-            kind == Reduction::max ? Larger()(values_[i], values_[first + i]) : values_[i] + values_[first + i];
+        values_[i] = joined(kind, values_[i], values_[first + i]);
         squares_[i] += squares_[first + i];
       }
     if (kind == Reduction::sum)
@@ -66,15 +65,17 @@ class Columns {
   static constexpr int64_t kLeastSpan = 64;  // elements
   static constexpr int64_t kSpansAtATime = std::is_same_v<S, float> ? 8 : 1 << 20;
 
+  // Sums of moments are added.
+  static double joined(Reduction kind, double a, double b) {
+    return kind == Reduction::max ? Larger()(a, b) : kind == Reduction::prod ? a * b : a + b;
+  }
   void clear(Reduction kind) {
     spans_ = 0;
     std::fill(few_values_, few_values_ + span_, S(Partial::none(kind).value));
     std::fill(few_squares_, few_squares_ + span_, S(0));
   }
   void flush(Reduction kind) {
-    for (int64_t i = 0; i < span_; ++i)
-      values_[i] =
-          kind == Reduction::max ? Larger()(double(few_values_[i]), values_[i]) : values_[i] + double(few_values_[i]);
+    for (int64_t i = 0; i < span_; ++i) values_[i] = joined(kind, values_[i], double(few_values_[i]));
     if (kind == Reduction::moments)
       for (int64_t i = 0; i < span_; ++i) squares_[i] += double(few_squares_[i]);
     clear(kind);
@@ -86,6 +87,7 @@ class Columns {
       case Reduction::sum: return add_spans<Reduction::sum>(from, spans, count);
       case Reduction::moments: return add_spans<Reduction::moments>(from, spans, count);
       case Reduction::max: return add_spans<Reduction::max>(from, spans, count);
+      case Reduction::prod: return add_spans<Reduction::prod>(from, spans, count);
       case Reduction::none: return;
     }
   }
@@ -124,6 +126,7 @@ class Columns {
   static REFORMER_INLINE void add_one(T x, T origin, T& value, T& square) {
     if constexpr (kKind == Reduction::sum) value += x;
     if constexpr (kKind == Reduction::max) value = Larger()(x, value);
+    if constexpr (kKind == Reduction::prod) value *= x;
     if constexpr (kKind == Reduction::moments) {
       const T difference = x - origin;
       value += difference;
@@ -131,7 +134,8 @@ class Columns {
     }
   }
 
-  // Sums or maxima. For moments, sums of differences from the first line, which stay exact if the mean is large.
+  // Sums, maxima or products. For moments, sums of differences from the first line, which stay exact if the mean is
+  // large.
   double *const values_, *const squares_;
   S *const origins_, *const few_values_, *const few_squares_;
   int64_t width_ = 0, span_ = 0, spans_ = 0;  // of a line and a span; number of spans since the last flush

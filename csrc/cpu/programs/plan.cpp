@@ -219,10 +219,10 @@ Steps::Steps(const Program& program, const Partition& partition)
   for (int32_t i = 0; i < count; ++i) {
     if (!is_of_steps(i) || uses.absorbed[size_t(i)] > 0) continue;
     Step step = of_node[size_t(i)];
-    const bool reduces = reduces_row(program.nodes[size_t(i)].op);
-    if (!is_by_line(i) || reduces)
+    const bool takes = takes_row(program.nodes[size_t(i)].op);
+    if (!is_by_line(i) || takes)
       for (int32_t& operand : step.operands)
-        if (operand >= 0 && (!is_one(operand) || (reduces && step.several == Several::one))) operand = spread(operand);
+        if (operand >= 0 && (!is_one(operand) || (takes && step.several == Several::one))) operand = spread(operand);
     steps.push_back(step);
   }
   for (const ProgramOutput& output : program.outputs)
@@ -260,8 +260,8 @@ void Steps::place(const Program& program) {
         }
     };
     // The result may overwrite an operand's buffer, unless the operand is one number that is read for all elements:
-    // operations work element by element, row reductions read a line before they write its number, and spreads begin
-    // with the last line.
+    // operations and scans work element by element, row reductions read a line before they write its number, and
+    // spreads begin with the last line.
     release(false);
     int& its = buffer[size_t(step.value)];
     if (free.empty()) {
@@ -275,12 +275,15 @@ void Steps::place(const Program& program) {
 }
 
 Partial Partial::none(Reduction kind) {
-  return {0, kind == Reduction::max ? -std::numeric_limits<double>::infinity() : 0.0, 0};
+  constexpr double kLeast = -std::numeric_limits<double>::infinity();
+  return {0, kind == Reduction::max ? kLeast : kind == Reduction::prod ? 1.0 : 0.0, 0};
 }
 
 void Partial::add(Reduction kind, const Partial& other) {
   if (kind == Reduction::sum) {
     value += other.value;
+  } else if (kind == Reduction::prod) {
+    value *= other.value;
   } else if (kind == Reduction::max) {
     if (!(value >= other.value) && !std::isnan(value)) value = other.value;
   } else if (other.count > 0) {  // Chan, Golub and LeVeque, Updating formulae and a pairwise algorithm, 1979

@@ -94,8 +94,8 @@ struct Steps {
   bool channels_along_, row_by_row_;
 };
 
-// Intermediate state of a reduction: for sums and maxima only `value`; for moments the number of elements, their mean,
-// and the sum of squared differences from it.
+// Intermediate state of a reduction: for sums, maxima and products only `value`; for moments the number of elements,
+// their mean, and the sum of squared differences from it.
 struct Partial {
   double count, value, squares;
 

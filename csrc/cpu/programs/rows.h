@@ -1,5 +1,5 @@
-// Reductions along a line. For an ISA body, after operations.h; no include guard. Memory before and after a line is not
-// read.
+// Reductions and scans along a line. For an ISA body, after operations.h; no include guard. Memory before and after a
+// line is not read.
 
 namespace reformer::REFORMER_ISA {
 
@@ -8,6 +8,12 @@ struct Plus {
   template <class T>
   REFORMER_INLINE T operator()(T a, T b) const {
     return a + b;
+  }
+};
+struct Times {
+  template <class T>
+  REFORMER_INLINE T operator()(T a, T b) const {
+    return a * b;
   }
 };
 // NaN if one is.
@@ -114,6 +120,41 @@ S largest(const S* from, int64_t width) {
   return folded<S, kLanes<S>>(larger_of(larger_of(maxima[0], maxima[1]), larger_of(maxima[2], maxima[3])), larger_of);
 }
 
+// In double, whose range products of floats rarely leave on the way.
+template <class S>
+double product(const S* from, int64_t width) {
+  using Wide = typename LanesOf<double, kLanes<S>>::type;
+  constexpr int kProducts = 4;
+  Wide products[kProducts];
+#pragma GCC unroll 4
+  for (int j = 0; j < kProducts; ++j) products[j] = Wide{} + 1.0;
+  for (; width >= kProducts * kLanes<S>; width -= kProducts * kLanes<S>)
+#pragma GCC unroll 4
+    for (int j = 0; j < kProducts; ++j, from += kLanes<S>) products[j] *= __builtin_convertvector(load<S>(from), Wide);
+#pragma GCC unroll 4
+  for (int j = 0; j < kProducts; ++j, width -= kLanes<S>, from += kLanes<S>)
+    if (width > 0)
+      products[j] *= __builtin_convertvector(
+          first_lanes<S>(load_part<S>(from, int(std::min<int64_t>(width, kLanes<S>))), width, broadcast(S(1))), Wide);
+  return folded<double, kLanes<S>>((products[0] * products[1]) * (products[2] * products[3]), Times());
+}
+
+// A running sum or product of a line, which `to` may overwrite; in double, as PyTorch's are.
+template <class S>
+void scan(ProgramOp op, const S* from, S* to, int64_t width) {
+  const auto run = [&](double known, auto joined) {
+    for (int64_t i = 0; i < width; ++i) {
+      const int64_t at = scans_from_end(op) ? width - 1 - i : i;
+      known = joined(known, double(from[at]));
+      to[at] = S(known);
+    }
+  };
+  if (scans_products(op))
+    run(1, Times());
+  else
+    run(0, Plus());
+}
+
 // Moments from the sums of differences from an origin and of their squares.
 inline programs::Partial moments(double count, double origin, double sum, double squares) {
   // Clamp rounding errors at 0; NaN stays NaN.
@@ -125,6 +166,7 @@ inline programs::Partial moments(double count, double origin, double sum, double
 template <class S>
 programs::Partial along(Reduction kind, const S* from, int64_t width) {
   if (kind == Reduction::max) return {1, double(largest(from, width)), 0};
+  if (kind == Reduction::prod) return {0, product(from, width), 0};
   if (kind == Reduction::sum) {
     const LineSum<S, false> line({from, kLanes<S>}, {}, width, [&](Vec<S> x, Vec<S>) { return x; });
     return {0, line.sum(), 0};

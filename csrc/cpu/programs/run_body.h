@@ -178,6 +178,9 @@ class Unit {
         if (from[1].at) from[1].at += width_;
       }
       if (partition_.row_by_row) repeat(to);
+    } else if (scans_row(node.op)) {
+      for (int64_t line = 0; line < lines_; ++line)
+        scan(node.op, from[0].at + line * width_, to + line * width_, width_);
     } else if (step.several == Several::one) {
       operate(node.op, to, from[0], from[1], from[2], numbers);
     } else {
@@ -206,7 +209,12 @@ class Unit {
         const bool is_there = channel >= 0 && channel < S(width_) && channel == std::floor(channel);
         return is_there ? double(b.at[b.step > 0 ? int64_t(channel) : 0]) : 0;
       }
-      default: return along(op == ProgramOp::row_sum ? Reduction::sum : Reduction::max, a.at, width_).value;
+      default: break;
+    }
+    switch (op) {
+      case ProgramOp::row_sum: return along(Reduction::sum, a.at, width_).value;
+      case ProgramOp::row_max: return along(Reduction::max, a.at, width_).value;
+      default: return along(Reduction::prod, a.at, width_).value;
     }
   }
 

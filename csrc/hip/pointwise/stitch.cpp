@@ -16,6 +16,7 @@ namespace reformer {
 namespace {
 
 constexpr unsigned kMostBlocksY = 65535;  // of a grid, by CUDA and HIP
+constexpr int kMostScans = 16;            // whose results fit into registers, and parts into shared memory
 
 // Why no kernel runs the program, or null.
 const char* unsupported(const ProgramCall& call, const Device& device) {
@@ -43,11 +44,14 @@ const char* unsupported(const ProgramCall& call, const Device& device) {
 
 Planned<StitchedPlan> planned(const ProgramCall& call, const Device& device) {
   if (const char* why = unsupported(call, device)) return why;
-  const StitchConfig launches = configure_stitch(call.shape, Accesses(call).elements, stitch_needs(call),
+  const StitchNeeds needs = stitch_needs(call);
+  const StitchConfig launches = configure_stitch(call.shape, Accesses(call).elements, needs,
                                                  {usual_units(device.arch), most_shared_bytes(device.arch)});
   if (launches.tile_lines && launches.count < packed_columns(call)) return "adjacent columns of a tensor are unaligned";
   if (launches.lanes && !launches.vectors && !call.program.reductions.empty())
     return "its rows are too long to be added up, too";
+  if (launches.lanes && !launches.vectors && needs.scans) return "its rows are too long to be scanned";
+  if (needs.scans > kMostScans) return "it scans too many values";
   if (launches.lanes && !launches.vectors && call.program.maps) return "its rows are too long to be read by maps";
   if (launches.launch.blocks_y > kMostBlocksY) return "its rows are too long for a grid of blocks";
   const ProgramText& program = program_text(call);

@@ -22,6 +22,8 @@ StitchNeeds stitch_needs(const ProgramCall& call) {
     if (node.op != ProgramOp::random)
       bytes += element_size(node.op == ProgramOp::acc ? call.type : call.inputs[size_t(node.input)].type);
   }
+  int scans = 0;
+  for (const std::vector<int32_t>& stage : contents.scans) scans += int(stage.size());
   for (size_t i = 0; i < call.inputs.size(); ++i)
     if (call.inputs[i].place >= 0 && !is_map(program.inputs[i].kind) && program.inputs[i].kind != ProgramOp::mapped)
       period = std::max(period, call.placements[size_t(call.inputs[i].place)].period());
@@ -34,9 +36,10 @@ StitchNeeds stitch_needs(const ProgramCall& call) {
   return {program.reductions.size(),
           stitch_numbers(program),
           loaded,
-          int(bytes),
+          int(bytes) + 4 * scans,
           int(contents.stored.size()),
           program.needs_rows,
+          scans,
           program.has_planes,
           program.has_heights,
           std::any_of(program.inputs.begin(), program.inputs.end(),

@@ -11,9 +11,10 @@ struct StitchNeeds {
   size_t reductions;
   int numbers;               // floats of a partial result per channel and part
   int loaded;                // tensors that are read element by element
-  int bytes;                 // per element, of all these tensors
+  int bytes;                 // per element, of all these tensors, and of results of scans
   int stored;                // tensors that are written element by element
-  bool rows;                 // rows are reduced
+  bool rows;                 // rows are reduced or scanned
+  int scans;                 // of rows
   bool planes;               // some values belong to a channel of an image
   bool heights;              // columns are reduced per height
   bool draws;                // there are random numbers, which are drawn for aligned groups of elements

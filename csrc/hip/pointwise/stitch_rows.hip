@@ -2,9 +2,9 @@
 // values depend: softmax, layer norm, their derivatives.
 //
 // A row has kLanes threads of a block. Reductions that need no other reduction's result are stage 0, those that need
-// these stage 1, and so on. Each stage computes its values anew from what was loaded; if rows are in registers, the
-// compiler eliminates the repeated part. Longer rows are kept in shared memory, or are read once per stage, from the
-// second-level cache.
+// these stage 1, and so on; so do scans (running sums and products), whose results stay in registers. Each stage
+// computes its values anew from what was loaded; if rows are in registers, the compiler eliminates the repeated part.
+// Longer rows are kept in shared memory, or are read once per stage, from the second-level cache.
 //
 // A channel's number that is compared with a number of the row (the class of a loss) differs from it in almost all
 // groups of elements: groups that can't contain it use a specialised function (of_element<false>).
@@ -13,6 +13,7 @@
 #include "../device/grid_dependency.h"
 #include "../programs/column_reductions.h"
 #include "../programs/mapped.h"
+#include "../programs/row_scans.h"
 
 namespace reformer {
 namespace {
@@ -69,6 +70,7 @@ struct RowInRegisters {
   static constexpr bool kIsSmall = Held::bytes() * kVectors <= kMostHeldTwice;
   Group groups[kVectors];
   Held held[kVectors], ahead[kIsSmall ? kVectors : 1];
+  float scanned[kVectors][kAtLeastOne<Program::kScans>][kCount];
   // With 64 bits, so that the addresses of a thread's groups differ by constants.
   const long long begin = thread_id() % kLanes * kCount;
 
@@ -109,6 +111,11 @@ struct RowInRegisters {
         if constexpr (!kIsSmall) held[v].forget();
         typename Group::Loaded loaded;
         held[v].widen(p, line, column(p, v), loaded.values);
+        UNROLL
+        for (int i = 0; i < Program::kScans; ++i) {
+          UNROLL
+          for (int j = 0; j < kCount; ++j) loaded.values[Program::kLoaded - Program::kScans + i][j] = scanned[v][i][j];
+        }
         visit(v, column(p, v), groups[v], loaded, there);
       });
     }
@@ -143,6 +150,7 @@ struct LongRow {
   static constexpr int kGroups = 1, kApart = kLanes * kCount;
   static constexpr int kLastPass = Program::kStored ? Program::kStages : Program::kStages - 1;
   static_assert(Program::kReductions == 0, "what is added up over rows has no place");
+  static_assert(Program::kScans == 0, "results of scans have no place");
   Held common;  // values common to the whole row
   int next = -1;
 
@@ -200,41 +208,50 @@ struct LongRow {
   }
 };
 
-// The reductions of a program's rows, stage by stage.
-template <class Program, int kLanes, int kThreads>
+// The reductions and scans of a program's rows, stage by stage.
+template <class Program, class Row, int kLanes, int kThreads>
 struct RowReductions {
+  using Scans = RowScans<Program, kLanes, kThreads, Row::kGroups, Row::Group::kChannels>;
   static constexpr int kInWarp = kLanes < kWarp ? kLanes : kWarp, kWarps = kThreads / kWarp;
   static constexpr bool kBeyondWarp = kLanes > kWarp;
   static constexpr int kShared = kBeyondWarp ? 2 * kAtLeastOne<Program::kRowReductions> * kWarps : 1;
   float* const shared;  // two halves used in turns, so that one barrier per turn suffices
+  Scans scans;
   int turn = 0;
   float results[kAtLeastOne<Program::kRowReductions>];
 
-  DEVICE static float joined(int i, float a, float b) { return Program::is_row_max(i) ? larger_of(a, b) : a + b; }
+  DEVICE RowReductions(float* shared, float* of_scans) : shared(shared), scans{of_scans} {}
 
-  template <int kStage = 0, class Row>
+  template <int kStage = 0>
   DEVICE void run(const StitchArgs& p, int line, Row& row) {
     if constexpr (kStage < Program::kStages) {
       constexpr int kFirst = Program::stage_begin(kStage), kCount = Program::stage_begin(kStage + 1) - kFirst;
-      float mine[kCount];
+      constexpr int kScan = Program::scan_begin(kStage), kScans = Program::scan_begin(kStage + 1) - kScan;
+      float mine[kAtLeastOne<kCount>];
       UNROLL
-      for (int i = 0; i < kCount; ++i) mine[i] = Program::is_row_max(kFirst + i) ? bits_to_float(0xff800000u) : 0.0f;
+      for (int i = 0; i < kCount; ++i) mine[i] = nothing(Program::row_kind(kFirst + i));
+      if constexpr (kScans > 0) scans.template clear<kScan, kScans>(row.scanned);
       const OfRow<Program, kStage> of_row(p, row.of_row(), results);
       row.template each<kStage>(
-          p, line, [&](int, long long column, const auto& group, const auto& loaded, const auto& there) {
+          p, line, [&](int v, long long column, const auto& group, const auto& loaded, const auto& there) {
             of_row.visit_near(column, group.kChannels, [&](auto near) {
               UNROLL
               for (int j = 0; j < group.kChannels; ++j) {
                 if (!there.has(j)) continue;
-                float values[kAtLeastOne<Program::kLoaded>], some[kCount];
+                float values[kAtLeastOne<Program::kLoaded>], some[kCount + kScans];
                 group.element(loaded, j, values);
                 Program::template of_row<kStage, near.value>(p, group.channel[j], values, of_row.values, some);
                 UNROLL
-                for (int i = 0; i < kCount; ++i) mine[i] = joined(kFirst + i, mine[i], some[i]);
+                for (int i = 0; i < kCount; ++i) mine[i] = joined(Program::row_kind(kFirst + i), mine[i], some[i]);
+                if constexpr (kScans > 0) {
+                  UNROLL
+                  for (int i = 0; i < kScans; ++i) row.scanned[v][kScan + i][j] = some[kCount + i];
+                }
               }
             });
           });
-      combine<kFirst>(mine);
+      if constexpr (kCount > 0) combine<kFirst>(mine);
+      if constexpr (kScans > 0) scans.template run<kScan, kScans>(row.scanned);
       run<kStage + 1>(p, line, row);
     }
   }
@@ -246,7 +263,8 @@ struct RowReductions {
     UNROLL
     for (int i = 0; i < kCount; ++i) {
       UNROLL
-      for (int mask = kInWarp / 2; mask; mask /= 2) mine[i] = joined(kFirst + i, mine[i], shuffle_xor(mine[i], mask));
+      for (int mask = kInWarp / 2; mask; mask /= 2)
+        mine[i] = joined(Program::row_kind(kFirst + i), mine[i], shuffle_xor(mine[i], mask));
     }
     if constexpr (kBeyondWarp) {
       float* const memory = shared + turn * (Program::kRowReductions * kWarps);
@@ -261,7 +279,8 @@ struct RowReductions {
       for (int i = 0; i < kCount; ++i) {
         mine[i] = memory[i * kWarps + first];
         UNROLL
-        for (int w = 1; w < kLanes / kWarp; ++w) mine[i] = joined(kFirst + i, mine[i], memory[i * kWarps + first + w]);
+        for (int w = 1; w < kLanes / kWarp; ++w)
+          mine[i] = joined(Program::row_kind(kFirst + i), mine[i], memory[i * kWarps + first + w]);
       }
     }
     UNROLL
@@ -308,13 +327,14 @@ struct BlockRows {
 template <class Program, class Row, int kLanes, int kThreads>
 DEVICE void stitch_rows(const StitchArgs& p) {
   constexpr int kRows = kThreads / kLanes, kCount = Row::Group::kChannels;  // rows that a block computes at once
-  using Sums = RowReductions<Program, kLanes, kThreads>;
+  using Sums = RowReductions<Program, Row, kLanes, kThreads>;
   SHARED float of_rows[Sums::kShared];
+  SHARED float of_scans[Sums::Scans::kShared];
   SHARED float of_columns[Program::kReductions ? kSharedOfReductions<kThreads> : 1];
   const BlockRows<kRows, Program::kHeights> rows(p, thread_id() / kLanes);
   grid_dependency_wait();
   Row row(p, rows.line(p, rows.first));
-  Sums sums{of_rows};
+  Sums sums(of_rows, of_scans);
   Reductions<Program, kCount, kThreads> reductions[Row::kGroups];
   for (int at = rows.first; at < rows.end; at += rows.step) {
     const int line = rows.line(p, at);

@@ -6,17 +6,26 @@
 namespace reformer {
 namespace {
 
-enum class Kind { sum, max, moments };
+enum class Kind { sum, max, moments, prod };
 // The elements that are reduced to one: those of a channel in all images, or in one image (if rows are reduced: at one
 // height of all images), or everything.
 enum class Over { images, image, all };
+
+// The reduction of no values; with moments, of their sum.
+DEVICE float nothing(Kind kind) {
+  return kind == Kind::max ? bits_to_float(0xff800000u) : kind == Kind::prod ? 1.0f : 0.0f;
+}
+// The reduction of two partial results, which are no moments.
+DEVICE float joined(Kind kind, float a, float b) {
+  return kind == Kind::max ? larger_of(a, b) : kind == Kind::prod ? a * b : a + b;
+}
 
 // The partial result of a reduction over some of its values. For moments: the number of values, their mean, and the sum
 // of squared differences from the mean.
 template <Kind kKind>
 struct Known {
-  float value = kKind == Kind::max ? bits_to_float(0xff800000u) : 0.0f;
-  DEVICE void add(float x) { value = kKind == Kind::sum ? value + x : larger_of(value, x); }
+  float value = nothing(kKind);
+  DEVICE void add(float x) { value = joined(kKind, value, x); }
   DEVICE void add(const Known& other) { add(other.value); }
 };
 template <>
@@ -34,13 +43,17 @@ struct Known<Kind::moments> {
 
 constexpr int kNumbers = 3;  // greatest number of floats in a Known
 
-DEVICE void store_known(const Known<Kind::sum>& known, float* to, long long) { *to = known.value; }
-DEVICE void store_known(const Known<Kind::max>& known, float* to, long long) { *to = known.value; }
+template <Kind kKind>
+DEVICE void store_known(const Known<kKind>& known, float* to, long long) {
+  *to = known.value;
+}
 DEVICE void store_known(const Known<Kind::moments>& known, float* to, long long pitch) {
   to[0] = known.count, to[pitch] = known.value, to[2 * pitch] = known.squares;
 }
-DEVICE void load_known(Known<Kind::sum>& known, const float* from, long long) { known.value = *from; }
-DEVICE void load_known(Known<Kind::max>& known, const float* from, long long) { known.value = *from; }
+template <Kind kKind>
+DEVICE void load_known(Known<kKind>& known, const float* from, long long) {
+  known.value = *from;
+}
 DEVICE void load_known(Known<Kind::moments>& known, const float* from, long long pitch) {
   known.count = from[0], known.value = from[pitch], known.squares = from[2 * pitch];
 }

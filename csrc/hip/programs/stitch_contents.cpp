@@ -37,8 +37,9 @@ StitchContents::StitchContents(const ProgramCall& of)
   find_stages();
   std::vector<int32_t> all = results;
   for (size_t o : of_rows) all.push_back(output(o).node);
-  for (const std::vector<int32_t>& stage : stages)
-    for (int32_t i : stage) all.push_back(node(i).operands[0]);
+  for (const auto& of : {stages, scans})
+    for (const std::vector<int32_t>& stage : of)
+      for (int32_t i : stage) all.push_back(node(i).operands[0]);
   for (int32_t i : needed(all, true)) {
     const bool is_number =
         node(i).op == ProgramOp::constant || node(i).op == ProgramOp::rows || node(i).op == ProgramOp::columns;
@@ -88,7 +89,7 @@ std::vector<Columns> needed_columns(const Program& program) {
   }
   for (size_t i = program.nodes.size(); i-- > 0;) {
     const ProgramNode& of = program.nodes[i];
-    const Columns needed = reduces_row(of.op) && found[i].begin < found[i].end ? kAllColumns : found[i];
+    const Columns needed = takes_row(of.op) && found[i].begin < found[i].end ? kAllColumns : found[i];
     const int64_t at = of.op == ProgramOp::select ? boundary(program, of.operands[0]) : 0;
     for (int j = 0; j < operands(of.op); ++j) {
       Columns its = needed;
@@ -177,7 +178,7 @@ int32_t StitchContents::number_of_row(int32_t i) const {
 }
 
 std::vector<int32_t> StitchContents::needed(const std::vector<int32_t>& nodes, bool elements) const {
-  return followed(nodes, [&](int32_t i) { return by_element(i) == elements && !reduces_row(node(i).op); });
+  return followed(nodes, [&](int32_t i) { return by_element(i) == elements && !takes_row(node(i).op); });
 }
 
 bool StitchContents::sums_one_by_one(const ProgramNode& leaf) const {
@@ -219,7 +220,7 @@ int StitchContents::blocks_at_once() const {
 bool StitchContents::is_transposed() const { return lines_per_access(call) > 0; }
 
 std::vector<int32_t> StitchContents::within_rows(const std::vector<int32_t>& nodes) const {
-  return followed(nodes, [&](int32_t i) { return by_element(i) && !is_of_rows(i); });
+  return followed(nodes, [&](int32_t i) { return by_element(i) && !is_of_rows(i) && !scans_row(node(i).op); });
 }
 
 void StitchContents::find_stages() {
@@ -227,9 +228,10 @@ void StitchContents::find_stages() {
   for (size_t i = 0; i < program.nodes.size(); ++i) {
     const ProgramNode& of = program.nodes[i];
     for (int j = 0; j < operands(of.op); ++j) before[i] = std::max(before[i], before[size_t(of.operands[j])]);
-    if (!reduces_row(of.op)) continue;
+    if (!takes_row(of.op)) continue;
     stages.resize(std::max(stages.size(), before[i] + 1));
-    stages[before[i]++].push_back(int32_t(i));
+    scans.resize(stages.size());
+    (scans_row(of.op) ? scans : stages)[before[i]++].push_back(int32_t(i));
   }
 }
 

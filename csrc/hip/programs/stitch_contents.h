@@ -32,8 +32,8 @@ struct StitchContents {
   // The node of the row's number, or -1.
   int32_t number_of_row(int32_t i) const;
 
-  // The nodes that these depend on, in order, without those that only reductions of rows depend on. Follows the
-  // operands of nodes that depend on the element (`elements`), or of those that do not.
+  // The nodes that these depend on, in order, without those that only reductions and scans of rows depend on. Follows
+  // the operands of nodes that depend on the element (`elements`), or of those that do not.
   std::vector<int32_t> needed(const std::vector<int32_t>& nodes, bool elements) const;
 
   // The subset of these nodes that an element's text computes, in order: values common to the row are given there, so
@@ -68,14 +68,15 @@ struct StitchContents {
   Stored precision;
   const std::vector<Varies> varies;
   const Accesses accesses;
-  std::vector<size_t> stored;                // indices of outputs by element
-  std::vector<size_t> of_channels;           // outputs by channel or plane that are not reductions
-  std::vector<size_t> of_rows;               // outputs by row that are not reductions
-  std::vector<std::vector<int32_t>> stages;  // reductions of rows; each depends only on those of earlier stages
-  std::vector<int32_t> results;              // nodes that of_element() returns: stored ones, then reduced ones
-  std::vector<int32_t> channel_values;       // nodes computed once per channel that elements depend on
-  std::vector<int32_t> channel_inputs;       // leaves that these depend on
-  std::vector<int32_t> loaded;               // leaves read for each element, including acc
+  std::vector<size_t> stored;       // indices of outputs by element
+  std::vector<size_t> of_channels;  // outputs by channel or plane that are not reductions
+  std::vector<size_t> of_rows;      // outputs by row that are not reductions
+  // Reductions and scans of rows, for each stage; they depend only on those of earlier stages.
+  std::vector<std::vector<int32_t>> stages, scans;
+  std::vector<int32_t> results;         // nodes that of_element() returns: stored ones, then reduced ones
+  std::vector<int32_t> channel_values;  // nodes computed once per channel that elements depend on
+  std::vector<int32_t> channel_inputs;  // leaves that these depend on
+  std::vector<int32_t> loaded;          // leaves read for each element, including acc
   std::vector<std::vector<Part>>
       parts;              // for each element of `loaded`: the leaf, and those read in its place in other columns
   int acc = -1;           // its index in `loaded`

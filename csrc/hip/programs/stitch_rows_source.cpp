@@ -7,6 +7,7 @@ std::vector<int32_t> StitchWriter::nodes_of(size_t pass) const {
   if (pass == contents_.stages.size()) return contents_.results;
   std::vector<int32_t> nodes;
   for (int32_t reduction : contents_.stages[pass]) nodes.push_back(node(reduction).operands[0]);
+  for (int32_t scan : contents_.scans[pass]) nodes.push_back(node(scan).operands[0]);
   return nodes;
 }
 
@@ -17,21 +18,44 @@ std::vector<int32_t> StitchWriter::of_rows_among(const std::vector<int32_t>& nod
   return found;
 }
 
+// Writes a constexpr function of a number, from an expression what(i) for each one below `count`, and `rest` otherwise.
+template <class What>
+void StitchWriter::by_number(const char* declaration, size_t count, What what, const char* rest) {
+  body_ << "  DEVICE static constexpr " << declaration << "(int i) {\n    return ";
+  for (size_t i = 0; i < count; ++i) body_ << "i == " << i << " ? " << what(i) << " : ";
+  body_ << rest << ";\n  }\n";
+}
+
+// Writes a constexpr function of a stage: the number of its first member among those of all stages.
+void StitchWriter::begins(const char* name, const std::vector<std::vector<int32_t>>& stages) {
+  std::vector<size_t> begin{0};
+  for (const std::vector<int32_t>& stage : stages) begin.push_back(begin.back() + stage.size());
+  by_number((std::string("int ") + name).c_str(), stages.size(), [&](size_t i) { return begin[i]; },
+            std::to_string(begin.back()).c_str());
+}
+
 void StitchWriter::of_rows() {
   if (!contents_.program.needs_rows) return;
-  body_ << "  static constexpr int kRowReductions = " << row_reductions_.size()
+  body_ << "  static constexpr int kRowReductions = " << row_reductions_.size() << ", kScans = " << row_scans_.size()
         << ", kStages = " << contents_.stages.size()
         << ";\n  static constexpr bool kStoresRows = " << (contents_.of_rows.empty() ? "false" : "true")
-        << ", kHeights = " << (contents_.program.has_heights ? "true" : "false")
-        << ";\n  DEVICE static constexpr bool is_row_max(int i) {\n    return ";
-  for (size_t i = 0; i < row_reductions_.size(); ++i)
-    if (node(row_reductions_[i]).op == ProgramOp::row_max) body_ << "i == " << i << " || ";
-  body_ << "false;\n  }\n  DEVICE static constexpr int stage_begin(int stage) {\n    return ";
-  size_t begin = 0;
-  for (size_t i = 0; i < contents_.stages.size(); begin += contents_.stages[i++].size())
-    body_ << "stage == " << i << " ? " << begin << " : ";
-  body_ << begin
-        << ";\n  }\n  template <int stage, bool near>\n"
+        << ", kHeights = " << (contents_.program.has_heights ? "true" : "false") << ";\n";
+  const auto kind = [&](ProgramOp op) {
+    const bool multiplies = op == ProgramOp::row_prod || scans_products(op);
+    return op == ProgramOp::row_max ? "Kind::max" : multiplies ? "Kind::prod" : "Kind::sum";
+  };
+  by_number(
+      "Kind row_kind", row_reductions_.size(), [&](size_t i) { return kind(node(row_reductions_[i]).op); },
+      "Kind::sum");
+  if (!row_scans_.empty()) {  // compilers warn of functions without use
+    by_number("Kind scan_kind", row_scans_.size(), [&](size_t i) { return kind(node(row_scans_[i]).op); }, "Kind::sum");
+    by_number(
+        "bool is_reversed", row_scans_.size(), [&](size_t i) { return int(scans_from_end(node(row_scans_[i]).op)); },
+        "0");
+  }
+  begins("stage_begin", contents_.stages);
+  begins("scan_begin", contents_.scans);
+  body_ << "  template <int stage, bool near>\n"
            "  DEVICE static void of_row(const StitchArgs& p, const float* c, const float* x, const float* w, float* "
            "to) {\n";
   for (size_t i = 0; i < contents_.stages.size(); ++i) {
@@ -39,7 +63,8 @@ void StitchWriter::of_rows() {
     body_ << "    if constexpr (stage == " << i << ") {\n";
     element_statements(nodes, "      ");
     for (size_t j = 0; j < nodes.size(); ++j)
-      body_ << "      to[" << j << "] = " << (is_sum_of_chosen(contents_.stages[i][j]) ? "!near ? -0.0f : " : "")
+      body_ << "      to[" << j << "] = "
+            << (j < contents_.stages[i].size() && is_sum_of_chosen(contents_.stages[i][j]) ? "!near ? -0.0f : " : "")
             << name(nodes[j]) << ";\n";
     body_ << "    }\n";
   }
@@ -56,12 +81,9 @@ bool StitchWriter::is_sum_of_chosen(int32_t reduction) const {
   return contents_.compares_channels(of.operands[0]) && rest.op == ProgramOp::constant && rest.value == 0;
 }
 
-// Writes a constexpr function of the pass, from an expression what(pass) for each pass, and `rest` otherwise.
 template <class What>
 void StitchWriter::by_pass(const char* declaration, What what, const char* rest) {
-  body_ << "  DEVICE static constexpr " << declaration << "(int pass) {\n    return ";
-  for (size_t pass = 0; pass < passes(); ++pass) body_ << "pass == " << pass << " ? " << what(pass) << " : ";
-  body_ << rest << ";\n  }\n";
+  by_number(declaration, passes(), what, rest);
 }
 
 // The nodes of the rows' numbers that name channels in a pass.

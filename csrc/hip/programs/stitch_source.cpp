@@ -79,6 +79,8 @@ void StitchWriter::element_statements(const std::vector<int32_t>& nodes, const c
       body_ << "c[" << of_channel << "]";
     else if (loaded < contents_.loaded.size())
       body_ << "x[" << loaded << "]";
+    else if (scans_row(node(i).op))
+      body_ << "x[" << loaded + place_of(row_scans_, i) << "]";
     else
       body_ << expression(node(i));
     body_ << ";\n";
@@ -147,7 +149,7 @@ void StitchWriter::constants() {
   body_ << "  using Result = " << type_name(contents_.result)
         << "; using Precision = " << type_name(contents_.precision) << ";\n"
         << "  static constexpr int kChannelValues = " << contents_.channel_values.size()
-        << ", kLoaded = " << contents_.loaded.size() << ", kStored = " << contents_.stored.size()
+        << ", kLoaded = " << contents_.loaded.size() + row_scans_.size() << ", kStored = " << contents_.stored.size()
         << ", kReductions = " << reductions().size()
         << ";\n  static constexpr bool kStoresChannels = " << (contents_.of_channels.empty() ? "false" : "true")
         << ";\n";
@@ -167,7 +169,12 @@ void StitchWriter::constants() {
   };
   const auto kind = [&](size_t i) { return i < reductions().size() ? output(reductions()[i]).kind : Reduction::sum; };
   table("Kind", "kind", [&](size_t i) {
-    return kind(i) == Reduction::max ? "Kind::max" : kind(i) == Reduction::moments ? "Kind::moments" : "Kind::sum";
+    switch (kind(i)) {
+      case Reduction::max: return "Kind::max";
+      case Reduction::moments: return "Kind::moments";
+      case Reduction::prod: return "Kind::prod";
+      default: return "Kind::sum";
+    }
   });
   table("Over", "over", [&](size_t i) {
     const Per per = i < reductions().size() ? output(reductions()[i]).per : Per::channel;

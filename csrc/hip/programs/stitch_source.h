@@ -31,10 +31,13 @@
 //   Held::row_values<i>() computes the values common to the row that pass i needs; row_values(i) is their count
 //   Held::store_row()    writes the outputs by row, if kStoresRows
 //   kHeights             true if some reduction is per height: Over::image means a height then
-//   kRowReductions       count of reductions of rows, in the order of their stages; is_row_max() tells their kinds
-//   kStages              count of stages; stage i has the reductions from stage_begin(i) to stage_begin(i + 1)
-//   of_row<stage>()      computes the values that a stage reduces, with the arguments of of_element(), but only the
-//                        reductions of earlier stages
+//   kRowReductions       count of reductions of rows, in the order of their stages; row_kind() tells their kinds
+//   kScans               count of scans of rows, in the order of their stages; their results are the last of kLoaded
+//                        values. scan_kind() and is_reversed() describe them
+//   kStages              count of stages; stage i has the reductions from stage_begin(i) to stage_begin(i + 1), and the
+//                        scans from scan_begin(i) to scan_begin(i + 1)
+//   of_row<stage>()      computes the values that a stage reduces, and then those that it scans, with the arguments of
+//                        of_element(), but only the results of earlier stages
 //   named_channels(i)    count of the row's numbers that pass i compares with channels' numbers; name_channels<i>()
 //                        returns them. of_row() and of_element() take near = false for channels that none of them names
 #pragma once

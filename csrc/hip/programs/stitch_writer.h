@@ -16,6 +16,8 @@ class StitchWriter {
   explicit StitchWriter(const StitchContents& contents) : contents_(contents) {
     for (const std::vector<int32_t>& stage : contents.stages)
       row_reductions_.insert(row_reductions_.end(), stage.begin(), stage.end());
+    for (const std::vector<int32_t>& stage : contents.scans)
+      row_scans_.insert(row_scans_.end(), stage.begin(), stage.end());
   }
 
   std::string write();
@@ -112,7 +114,7 @@ class StitchWriter {
   }
 
   // For rows only (stitch_rows_source.cpp).
-  // The passes over rows, one after another: the reductions of each stage, and then the results.
+  // The passes over rows, one after another: the reductions and scans of each stage, and then the results.
   size_t passes() const { return contents_.stages.size() + 1; }
   std::vector<int32_t> nodes_of(size_t pass) const;
   // The subset of the nodes that is common to the row and computed once per row.
@@ -121,6 +123,9 @@ class StitchWriter {
   std::vector<int32_t> named(size_t pass) const;
   template <class What>
   void by_pass(const char* declaration, What what, const char* rest);
+  template <class What>
+  void by_number(const char* declaration, size_t count, What what, const char* rest);
+  void begins(const char* name, const std::vector<std::vector<int32_t>>& stages);
   void of_rows();
   void name_channels();
   void row_statements(const std::vector<int32_t>& nodes, const char* indent);
@@ -160,7 +165,7 @@ class StitchWriter {
   void transposed_results();
 
   const StitchContents& contents_;
-  std::vector<int32_t> row_reductions_;  // of all stages
+  std::vector<int32_t> row_reductions_, row_scans_;  // of all stages
   std::ostringstream body_;
 };
 
