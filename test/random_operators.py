@@ -52,7 +52,9 @@ def of_rows(d: Drawing, x: str) -> str | None:
     dim = d.dim(x)
     if not is_float(d.tensors[x]):
         return None
-    name = d.choose(("softmax", "log_softmax", "normalize", "cumsum", "layer_norm", "max", "centred", "sort", "glu"))
+    names = ("softmax", "log_softmax", "normalize", "scan", "layer_norm", "max", "centred", "sort", "glu")
+    if (name := d.choose(names)) == "scan":
+        return scan(d, x, dim)
     if name == "normalize":
         return f"F.normalize({x}, dim={dim})"
     if name == "layer_norm":
@@ -65,7 +67,16 @@ def of_rows(d: Drawing, x: str) -> str | None:
         return f"{x} - {x}.mean({d.dims(x)}, keepdim=True)"
     if name == "sort":
         return f"{x}.sort({dim})[0]"
-    return f"F.{name}({x}, {dim})" if name != "cumsum" else f"{x}.cumsum({dim})"
+    return f"F.{name}({x}, {dim})"
+
+
+def scan(d: Drawing, x: str, dim: int) -> str:
+    name = d.choose(("sums", "sums", "from the end", "count", "products"))
+    if name == "products":  # of factors near 1, as eager's gradient divides by them
+        return f"(1 + {x}.tanh() / 8).cumprod({dim})"
+    if name == "count":
+        return f"({x} > 0).cumsum({dim})"
+    return f"{x}.cumsum({dim})" if name == "sums" else f"{x}.flip({dim}).cumsum({dim}).flip({dim})"
 
 
 def _weights(d: Drawing, x: str, sizes) -> str:

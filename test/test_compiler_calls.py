@@ -28,7 +28,7 @@ CALLS = {
     "arange.start_step argmax argmin frexp.Tensor hash_tensor ldexp.Tensor",
     "complex numbers": "complex polar",
     "random numbers in place": "empty.memory_format rrelu_with_noise_backward rrelu_with_noise_functional",
-    "products": "cat cumprod prod prod.dim_int",
+    "gradients of products": "cat cumprod",
     "maps of axes, which are for GPUs": "flip",
     "a tensor of zeros without memory": "_efficientzerotensor",
     "a quotient by a power of ten that has to be exact": "round.decimals",

@@ -23,6 +23,7 @@ from ..ir.iteration_space import IterationSpace, fits
 from ..ir.kernel_limits import MOST_INPUTS, MOST_MAPS
 from ..ir.layout import Layout, span
 from ..ir.product import result_layout
+from ..ir.scan import Scan
 from ..ir.targets import Targets
 from . import size_constants
 from .map_tables import MapTable, MapTables, columns_within, table_of, table_of_targets
@@ -127,7 +128,7 @@ class KernelProgram:
             return result_layout(operation)
         return self._layout(View(result, Layout(result.layout.sizes, result.layout.strides)), self._per(operation))
 
-    def _per(self, operation: Map | Reduce) -> str:
+    def _per(self, operation: Map | Reduce | Scan) -> str:
         """Kind of an operation's result: "full", or one number per "row" or "channel"."""
         if operation in self.group.per_row:
             return "row"
@@ -152,8 +153,8 @@ class KernelProgram:
                 return p.moments(value, over)
             dtype = operation.results[0].dtype
             dtype = None if dtype in (torch.float32, torch.float64) else dtype
-            if operation.kind == "max":
-                return p.max(value, over, dtype)
+            if operation.kind != "sum":
+                return {"max": p.max, "prod": p.prod}[operation.kind](value, over, dtype)
             return dataclasses.replace(p.sum(value, over, dtype), term_by_term=True)
         if operation is self.group.anchor:
             return p.store(p.acc())
@@ -183,8 +184,11 @@ class KernelProgram:
             if operation is self.group.anchor:
                 self.known[key] = p.acc()
             elif isinstance(operation, Reduce):
-                reduce = {"sum": early_row_sum, "max": p.row_max}[operation.kind]
+                reduce = {"sum": early_row_sum, "max": p.row_max, "prod": p.row_prod}[operation.kind]
                 self.known[key] = reduce(self._read(operation.input, self.full_map))
+            elif isinstance(operation, Scan):
+                scan = {"cumsum": p.row_cumsum, "cumprod": p.row_cumprod}[operation.kind]
+                self.known[key] = scan(self._read(operation.input, self.full_map), operation.is_reversed)
             else:
                 full_map = full_map_of(operation.results[0].layout.numel)
                 operands = [

@@ -9,7 +9,7 @@ import copy
 from ...runtime.sizes import about_cost
 from ..ir.access import Access
 from ..ir.custom_ops import PARTS
-from ..ir.graph import Conv, Graph, Indexed, Map, Operation, Reduce, Value, View, is_copy
+from ..ir.graph import Conv, Graph, Indexed, Map, Operation, OverDims, Reduce, Value, View, is_copy
 from ..ir.index_maps import IndexMap, full_map_of, is_strided, operand_maps, result_maps, without
 from ..ir.iteration_space import IterationSpace, find_space, fits
 from ..ir.kernel_limits import LITTLE, MOST_INLINED, MOST_INPUTS, MOST_OPERATIONS, MOST_OUTPUTS
@@ -65,7 +65,7 @@ class Fusion:
             if is_small(operation) or operation.writes:
                 continue
             with blamed("fusion", [operation]):
-                if isinstance(operation, (Map, Reduce)):
+                if isinstance(operation, (Map, OverDims)):
                     self._place(operation)
                 else:
                     self._extern_call(operation)
@@ -191,9 +191,9 @@ class Fusion:
             The views, and those of their values that are read element by element in the operation's own order, or
             through maps.
         """
-        layout = operation.input.layout if isinstance(operation, Reduce) else operation.results[0].layout
+        layout = operation.input.layout if isinstance(operation, OverDims) else operation.results[0].layout
         full_map, is_copy = full_map_of(layout.numel), _is_copy(operation)
-        todo = [(operation.input, full_map)] if isinstance(operation, Reduce) else operand_maps(operation)
+        todo = [(operation.input, full_map)] if isinstance(operation, OverDims) else operand_maps(operation)
         with about_cost():
             has_few = layout.numel <= LITTLE and not is_copy
         inputs, full = [], set()
@@ -220,8 +220,8 @@ class Fusion:
     def _place(self, operation: Operation) -> None:
         """Put an element-wise operation or reduction into the best group that can compute it, or into a new one."""
         result = operation.results[0]
-        layout = operation.input.layout if isinstance(operation, Reduce) else result.layout
-        reductions = {without(layout, operation.over)} if isinstance(operation, Reduce) else set()
+        layout = operation.input.layout if isinstance(operation, OverDims) else result.layout
+        reductions = {without(layout, operation.over)} if isinstance(operation, OverDims) else set()
         written = result_maps(result.layout) if isinstance(operation, Map) else set()
         for most in (MOST_INLINED, 0):
             inputs, full = self._inputs(operation, most)
@@ -269,7 +269,7 @@ class Fusion:
             readers = self.readers.setdefault(value, [])
             if best.number not in readers:
                 readers.append(best.number)
-        if isinstance(operation, Map):
+        if not isinstance(operation, Reduce):
             self._made(best, result)
         elif self.left.get(result):
             best.live_results.add(result)

@@ -17,7 +17,7 @@ import torch
 from ..ir.access import Access
 from ..ir.collectives import begins_collective
 from ..ir.gather import counts_up
-from ..ir.graph import Call, Conv, Map, Operation, Reduce, Value, View
+from ..ir.graph import Call, Conv, Map, Operation, OverDims, Reduce, Value, View
 from ..ir.index_maps import IndexMap, full_map_of, operand_maps
 from ..ir.iteration_space import IterationSpace, find_space, reduces_rows
 from ..ir.kernel_limits import (
@@ -58,7 +58,7 @@ class FusionGroup:
         parts: copy -> the slice of another tensor that it writes.
         transposed: key of a contiguous copy -> key of the transposed input that the group reads instead.
         gathers: value that is not materialised -> the gather that reads its rows from a table.
-        operands, reductions: the index maps for which ``space`` was found.
+        operands, reductions: the index maps (of scans, those of one number per row) for which ``space`` was found.
         per_row: operations that compute one number per row.
         live_results: results that other groups or the graph's caller may need.
     """
@@ -160,7 +160,7 @@ class FusionGroup:
 
     def read_by(self, operation: Operation) -> list[tuple[View, IndexMap]]:
         """Operands of an operation, with the index maps by which the group reads them."""
-        if isinstance(operation, Reduce):
+        if isinstance(operation, OverDims):
             return [(operation.input, self.full_map)]
         operands = self.operand_maps(operation)
         if operation.results[0] in self.copies or operation.results[0].layout.numel == self.numel:

@@ -8,6 +8,7 @@ from ...runtime.sizes import about_cost
 from ..ir.graph import Map, Operation, Value
 from ..ir.iteration_space import find_space, fits
 from ..ir.kernel_limits import MOST_INPUTS, MOST_OPERATIONS
+from ..ir.scan import Scan
 from .greedy import Fusion
 from .group import Computation, FusionGroup, has_too_many_strided, same_kind
 
@@ -103,8 +104,8 @@ class _Recompute:
             return None
         if not same_kind(reader, operations):
             return None
-        if not group.per_row.isdisjoint(operations):
-            return None  # recomputing a row's reductions takes longer than reading the value
+        if not group.per_row.isdisjoint(operations) or any(isinstance(each, Scan) for each in operations):
+            return None  # recomputing a row's reductions or scans takes longer than reading the value
         makes = {operation.results[0] for operation in operations}
         if any(key[0] in makes and key[2] != reader.full_map for key in reader.inputs):
             return None  # also read by another index map

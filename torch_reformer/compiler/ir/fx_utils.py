@@ -205,7 +205,7 @@ SUMS = {aten.sum.dim_IntList, aten.sum.default, aten.mean.dim, aten.mean.default
 # Those of lowering/reductions.py.
 REDUCTIONS = SUMS | {aten.amax.default, aten.amin.default, aten.max.default, aten.min.default}
 REDUCTIONS |= {getattr(op, kind) for op in (aten.any, aten.all) for kind in ("default", "dim", "dims")}
-REDUCTIONS |= {aten.var_mean.correction, aten.var.correction}
+REDUCTIONS |= {aten.var_mean.correction, aten.var.correction, aten.prod.default, aten.prod.dim_int}
 VIEWS = {aten.view.default, aten.unsqueeze.default, aten.squeeze.dims, aten.expand.default, aten.permute.default}
 VIEWS |= {aten.alias.default}
 

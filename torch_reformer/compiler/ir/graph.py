@@ -2,12 +2,13 @@
 
 A :class:`Value` is the memory of a tensor that one operation computes, or of an input; a :class:`View` is a layout of
 a value's elements. Operations read views, so reshapes, permutations, slices and expansions are not operations. There
-are eight kinds of operation:
+are nine kinds of operation:
 
 - :class:`Map`: element-wise, by an expression of a program (torch_reformer/program); operands are broadcast.
 - :class:`Random`: a Map that computes random numbers.
 - :class:`Indexed`: a Map that reads its input through maps of its axes: pads, rolls, pools, upsampling.
-- :class:`Reduce`: a sum, a maximum or moments over some of the dimensions.
+- :class:`Reduce`: a sum, a maximum, a product or moments over some of the dimensions.
+- ``Scan`` (ir/scan.py): running sums or products along rows.
 - :class:`Conv`: a two-dimensional convolution, or a matrix product (ir/product.py), whose kernel can have a program as
   its epilogue.
 - :class:`ConvGrads`: the gradients of a convolution.
@@ -204,13 +205,8 @@ class Random(Map):
 
 
 @dataclass(eq=False)
-class Reduce(Operation):
-    """A reduction over the dimensions `over`; kind: "sum", "max" or "moments".
-
-    The result has the other dimensions, in their order. Moments have a first dimension of 2: the means, and the sums of
-    squared differences from them. The result is fp32, or fp64 for fp64 inputs; passes/narrow_reductions.py makes sums
-    and maxima narrower.
-    """
+class OverDims(Operation):
+    """An operation over the dimensions `over` of its input."""
 
     kind: str
     input: View
@@ -225,6 +221,16 @@ class Reduce(Operation):
 
     def text(self) -> str:
         return f"{self.kind}({self.input}, over={list(self.over)})"
+
+
+@dataclass(eq=False)
+class Reduce(OverDims):
+    """A reduction; kind: "sum", "max", "prod" or "moments".
+
+    The result has the other dimensions, in their order. Moments have a first dimension of 2: the means, and the sums of
+    squared differences from them. The result is fp32, or fp64 for fp64 inputs; passes/narrow_reductions.py makes all
+    but moments narrower.
+    """
 
 
 @dataclass(frozen=True)

@@ -15,9 +15,9 @@ Dims = tuple[int, ...]
 _LEAST_OF_IMAGE = 512  # adjacent elements of an image that is reduced in part: as many as a block has threads
 MOST_TERMS = 8
 # Names of Maps of few terms.
-SUM_OF_TERMS, MAX_OF_TERMS = "sum_of_terms", "max_of_terms"
+SUM_OF_TERMS, MAX_OF_TERMS, PROD_OF_TERMS = "sum_of_terms", "max_of_terms", "prod_of_terms"
 MEAN_OF_TERMS, SQUARES_OF_TERMS = "mean_of_terms", "squares_of_terms"
-OF_TERMS = {SUM_OF_TERMS, MAX_OF_TERMS, MEAN_OF_TERMS, SQUARES_OF_TERMS}
+OF_TERMS = {SUM_OF_TERMS, MAX_OF_TERMS, PROD_OF_TERMS, MEAN_OF_TERMS, SQUARES_OF_TERMS}
 
 
 def has_kernel(layout: Layout, over: Dims) -> bool:

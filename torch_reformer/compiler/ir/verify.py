@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from .graph import Graph, Indexed, Map, View
 from .layout import span
+from .scan import Scan
 
 
 def _sizes_read(operation: Map, view: View) -> tuple[int, ...]:
@@ -34,7 +35,7 @@ def verify(graph: Graph) -> None:
     for operation in graph.operations:
         for view in operation.operands:
             check(view, operation.text())
-        if isinstance(operation, Map):
+        if isinstance(operation, (Map, Scan)):
             (result,) = operation.results
             for view in operation.operands:
                 if _sizes_read(operation, view) != result.layout.sizes:

@@ -9,11 +9,13 @@ from . import (
     cat,
     constant_indices,
     convolution,
+    flips,
     indexed,
     places,
     random,
     reductions,
     resampled,
+    scans,
     segment_reduce,
     slices,
     views,
@@ -22,4 +24,4 @@ from . import (
 
 RULES = apart.RULES | reductions.RULES | convolution.RULES | random.RULES | views.RULES
 RULES |= cat.RULES | indexed.RULES | resampled.RULES | segment_reduce.RULES | slices.RULES | windows.RULES
-RULES |= constant_indices.RULES | places.RULES
+RULES |= constant_indices.RULES | places.RULES | scans.RULES | flips.RULES

@@ -129,16 +129,6 @@ def _roll(graph: Graph, value: Tensor, view: View, shifts: Sequence[int], dims: 
     return indexed(graph, "roll", typed(value), view, maps)
 
 
-def _flip(graph: Graph, value: Tensor, view: View, dims: Sequence[int]) -> View | None:
-    """Rule of flip."""
-    sizes = view.layout.sizes
-    flipped = {dim % len(sizes) for dim in dims} if sizes else set()
-    if not can_map(value.device, (sizes[d] for d in flipped)):
-        return None
-    maps = {d: AxisMap.choosing(sizes[d], range(sizes[d])[::-1]) for d in flipped}
-    return indexed(graph, "flip", typed(value), view, maps)
-
-
 def _padding(places: Callable[[int, int], int], name: str) -> tuple[Callable, Callable]:
     """Rules of a pad that repeats elements, and of its gradient. places(i, size): the element of place i, which may be
     outside of the source."""
@@ -188,7 +178,6 @@ def _repeat(graph: Graph, value: Tensor, view: View, counts: Sequence[int]) -> V
 RULES: dict = {
     constant_pad: _constant_pad,
     aten.roll.default: _roll,
-    aten.flip.default: _flip,
     aten.repeat.default: _repeat,
 }
 for _name, _places in (("reflection_pad", _reflected), ("replication_pad", _replicated)):

@@ -10,6 +10,7 @@ from __future__ import annotations
 import functools
 import itertools
 import math
+import operator
 from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
@@ -29,6 +30,7 @@ from ..ir.terms import (
     MAX_OF_TERMS,
     MEAN_OF_TERMS,
     MOST_TERMS,
+    PROD_OF_TERMS,
     SQUARES_OF_TERMS,
     SUM_OF_TERMS,
     Dims,
@@ -52,7 +54,7 @@ def reduced(graph: Graph, kind: str, view: View, over: Dims) -> View | None:
     """Add a reduction.
 
     Args:
-        kind: "sum" or "max".
+        kind: "sum", "max" or "prod".
 
     Returns:
         The result in fp32 or fp64, with one element in the reduced dimensions; the view itself if it has no more there.
@@ -99,6 +101,11 @@ def mapped(graph: Graph, name: str, expression: Callable[..., Expression], views
 def wide(view: View) -> torch.dtype:
     """Data type in which programs reduce the view's elements."""
     return computed_type(view.value.dtype)
+
+
+def dense_in_floats(graph: Graph, view: View) -> View | None:
+    """The view, or a packed copy of it, that a kernel reads as a whole tensor; None if programs don't compute it."""
+    return _dense(graph, view) if _computes(view) else None
 
 
 def _computes(view: View) -> bool:
@@ -216,7 +223,8 @@ def _squeezed(layout: Layout, over: Dims) -> Layout:
 def _by_terms(graph: Graph, kind: str, view: View, over: Dims) -> View | None:
     if kind == "sum":
         return mapped(graph, SUM_OF_TERMS, sum_of, terms(view, over), wide(view))
-    return mapped(graph, MAX_OF_TERMS, lambda *terms: functools.reduce(p.maximum, terms), terms(view, over), wide(view))
+    name, joined = {"max": (MAX_OF_TERMS, p.maximum), "prod": (PROD_OF_TERMS, operator.mul)}[kind]
+    return mapped(graph, name, lambda *terms: functools.reduce(joined, terms), terms(view, over), wide(view))
 
 
 def _by_taps(graph: Graph, kind: str, view: View, over: Dims) -> View | None:

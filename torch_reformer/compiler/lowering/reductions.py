@@ -1,4 +1,4 @@
-"""Sums, means, maxima, minima, truths and variances as Reduces, and as Maps of few terms (reduced.py).
+"""Sums, means, maxima, minima, products, truths and variances as Reduces, and as Maps of few terms (reduced.py).
 
 The mean of a row is known while a kernel has the row's elements in registers, so the variance of a row is a sum of
 squared differences from it; other variances are moments, which one pass computes.
@@ -7,12 +7,14 @@ squared differences from it; other variances are moments, which one pass compute
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Callable
 
 import torch
 from torch import Tensor
 
 from ...program import Value as Expression
+from ...program.interpreter import computed_type
 from ...runtime.dtypes import FLOATS, NARROW
 from ..ir.contiguous import dense
 from ..ir.fake_tensors import layout_of
@@ -66,22 +68,25 @@ def add_sum(graph: Graph, value, view, dims=None, keepdim=False, dtype=None, sca
         return None
     if value.dtype in WHOLE:
         return _count(graph, value, view, dims) if scale == 1 else None
-    if value.dtype not in FLOATS:
-        return None
-    if torch.float64 in (view.value.dtype, value.dtype) and view.value.dtype not in (value.dtype, torch.bool):
-        return None
-    operand = view
-    if view.value.dtype == torch.bool:
-        operand = mapped(
-            graph, "_to_copy", lambda x: x, [view], value.dtype if value.dtype == torch.float64 else torch.float32
-        )
-    over = _over(view.layout, dims)
+    over, operand = _over(view.layout, dims), in_floats(graph, value, view)
     sums = operand and reduced(graph, "sum", operand, over)
     if sums is None:
         return None
     if scale == 1:
         return result_of(graph, sums, value, over, operand)
     return result_of(graph, sums, value, over, operand, "scaled", lambda x: x * scale)
+
+
+def in_floats(graph: Graph, value: Tensor, view: View) -> View | None:
+    """What programs reduce or scan for a result of the data type of `value`: the view, or numbers of a mask. None if
+    they would compute in another data type than PyTorch."""
+    if value.dtype not in FLOATS:
+        return None
+    if torch.float64 in (view.value.dtype, value.dtype) and view.value.dtype not in (value.dtype, torch.bool):
+        return None
+    if view.value.dtype != torch.bool:
+        return view
+    return mapped(graph, "_to_copy", lambda x: x, [view], computed_type(value.dtype))
 
 
 def _count(graph: Graph, value: Tensor, view: View, dims) -> View | None:
@@ -117,6 +122,37 @@ def _min(graph: Graph, value, view, dims=(), keepdim=False):
     over, negative = _over(view.layout, dims), mapped(graph, "neg", lambda x: -x, [view], view.value.dtype)
     maxima = negative and reduced(graph, "max", negative, over)
     return maxima and result_of(graph, maxima, value, over, view, "neg", lambda x: -x)
+
+
+def product_range(graph: Graph, view: View, count: int) -> tuple[float, float] | None:
+    """The least and the most that a product of up to so many of the view's whole numbers can be; None if it may be
+    more than fp32 holds."""
+    bounds = range_of(graph, view)
+    most = max(-bounds.least, bounds.most, 1)
+    if most > 1 and not count * math.log2(most) <= math.log2(MOST):
+        return None
+    most = most**count
+    return (0 if bounds.least >= 0 else -most), most
+
+
+def _prod(graph: Graph, value, view, dim=None, keepdim=False, dtype=None):
+    over = _over(view.layout, dim)
+    if value.dtype in WHOLE and view.value.dtype not in FLOATS and view.layout.numel:
+        bounds = product_range(graph, view, math.prod(view.layout.sizes[d] for d in over))
+        operand = bounds and mapped(graph, "_to_copy", lambda x: x, [view], torch.float32)
+    else:
+        bounds = None
+        operand = in_floats(graph, value, view) if is_as_wide(value, view) else None
+    products = operand and reduced(graph, "prod", operand, over)
+    result = products and result_of(graph, products, value, over, operand, "count" if bounds else "cast")
+    if result and bounds:
+        note_range(graph, result, *bounds)
+    return result
+
+
+def is_as_wide(value: Tensor, view: View) -> bool:
+    """False if PyTorch rounds the view's elements to a narrower data type before it computes."""
+    return view.value.dtype == torch.bool or view.value.dtype.itemsize <= value.dtype.itemsize
 
 
 def _any(graph: Graph, value, view, dims=(), keepdim=False, inverted=False):
@@ -164,6 +200,8 @@ RULES = {
     aten.sum.dim_IntList: add_sum,
     aten.mean.default: _mean,
     aten.mean.dim: _mean,
+    aten.prod.default: lambda graph, value, view, dtype=None: _prod(graph, value, view),
+    aten.prod.dim_int: _prod,
     aten.amax.default: _max,
     aten.amin.default: _min,
     aten.max.default: _max,

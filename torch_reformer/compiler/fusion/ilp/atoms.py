@@ -8,7 +8,7 @@ import itertools
 from collections.abc import Hashable, Iterable
 from dataclasses import dataclass, field
 
-from ...ir.graph import Map, Operation, Reduce, Value
+from ...ir.graph import Map, Operation, OverDims, Reduce, Value
 from ...ir.index_maps import without
 from ...ir.iteration_space import find_space
 from ..greedy import Fusion
@@ -132,8 +132,8 @@ def _atom(group: FusionGroup, operations: list[Operation]) -> FusionGroup:
     results = {operation.results[0] for operation in operations}
     copies = {value: index_map for value, index_map in group.copies.items() if value in results}
     operands = {*(index_map for _, _, index_map in inputs), *copies.values()}
-    reduces = [operation for operation in operations if isinstance(operation, Reduce)]
-    reduced = {operation: without(operation.input.layout, operation.over) for operation in reduces}
+    over_dims = [operation for operation in operations if isinstance(operation, OverDims)]
+    reduced = {operation: without(operation.input.layout, operation.over) for operation in over_dims}
     reductions = set(reduced.values())
     space = group.space
     if any(_is_channel_vector(group, operation) for operation in operations):

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import torch
 
 from ....runtime.sizes import estimate
-from ...ir.graph import Reduce, Value
+from ...ir.graph import OverDims, Reduce, Value
 from ...ir.kernel_limits import MOST_OUTPUTS
 from ..group import FusionGroup
 from ..horizontal import common_space, needs_all_of
@@ -30,7 +30,7 @@ class Candidate:
     Attributes:
         operations: the operations that it computes.
         before: operations that must be complete before it starts.
-        once: operations that no other group may compute (reductions, convolutions).
+        once: operations that no other group may compute (reductions, scans, convolutions).
         reads: bytes of each value that it reads.
         provides: values that it can store.
         shared: values that it reads or makes element by element.
@@ -154,7 +154,7 @@ class Candidates:
         for operation in group.members:
             bit = 1 << self.atoms.place_of[operation]
             operations |= bit
-            if isinstance(operation, Reduce) or operation is group.anchor or operation in group.per_row:
+            if isinstance(operation, OverDims) or operation is group.anchor or operation in group.per_row:
                 once |= bit
         views = {(view.value, view.layout): view for view in reads_of_group(group)}
         reads: dict[Value, int] = {}

@@ -7,7 +7,8 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterable
 from dataclasses import dataclass
 
-from ...ir.graph import Call, Operation, Reduce, Value
+from ...ir.graph import Call, Operation, OverDims, Value
+from ...ir.scan import Scan
 from .atoms import DisjointSets
 from .candidates import Candidate, Candidates
 
@@ -126,7 +127,8 @@ def key_of(component: Component, candidates: Candidates) -> Hashable:
         operands = tuple((number(view.value), view.layout) for view in operation.operands)
         results = tuple((number(result), result in component.optional) for result in operation.results)
         name = "" if isinstance(operation, Call) else getattr(operation, "name", "")
-        over = (operation.kind, operation.over) if isinstance(operation, Reduce) else None
+        over = (operation.kind, operation.over) if isinstance(operation, OverDims) else None
+        over = (over, operation.is_reversed) if isinstance(operation, Scan) else over
         return type(operation).__name__, name, over, operands, results
 
     def shape(candidate: Candidate) -> Hashable:

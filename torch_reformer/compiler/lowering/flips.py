@@ -1,0 +1,62 @@
+"""Flips, which two after another undo."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from ..ir.axis_map import AxisMap
+from ..ir.fake_tensors import typed
+from ..ir.graph import Call, Graph, Indexed, Map, View
+from ..ir.through_maps import can_map
+from .indexed import indexed
+from .pointwise import add_map
+from .reduced import mapped
+
+_FLIP = torch.ops.aten.flip.default
+
+
+def _flip(graph: Graph, value: Tensor, view: View, dims: Sequence[int]) -> View | None:
+    """Rule of flip."""
+    sizes = view.layout.sizes
+    over = {dim % len(sizes) for dim in dims} if sizes else set()
+    if (source := unflipped(graph, view, over)) is not None and source.value.dtype == value.dtype:
+        return add_map(graph, "clone", lambda x: x, [source], value)
+    if not can_map(value.device, (sizes[d] for d in over)):
+        return None
+    return indexed(graph, "flip", typed(value), view, {d: _reversed(sizes[d]) for d in over})
+
+
+def _reversed(size: int) -> AxisMap:
+    return AxisMap.choosing(size, range(size)[::-1])
+
+
+def flipped(graph: Graph, value: Tensor, view: View, d: int) -> View:
+    """The view in the opposite order along a dimension, as a result like `value`."""
+    if (result := _flip(graph, value, view, [d])) is not None:
+        return result
+    (result,) = graph.add(Call(_FLIP, (view, [d]), {}), [typed(value)])
+    return View(result, result.layout)
+
+
+def unflipped(graph: Graph, view: View, over: set[int]) -> View | None:
+    """What was flipped over just these dimensions, if the view is the result of that, perhaps negated; else None."""
+    maker = view.value.maker
+    if not over or not view.is_full or view.layout != view.value.layout:
+        return None
+    if isinstance(maker, Call) and maker.operator is _FLIP:
+        source, dims = maker.args
+        return source if {dim % len(source.layout.sizes) for dim in dims} == over else None
+    if isinstance(maker, Map) and maker.name == "neg":
+        (operand,) = maker.inputs
+        source = unflipped(graph, operand, over)
+        return source and mapped(graph, "neg", lambda x: -x, [source], view.value.dtype)
+    if not isinstance(maker, Indexed) or {d for d, axis_map in enumerate(maker.maps) if axis_map} != over:
+        return None
+    (source,) = maker.inputs
+    return source if all(maker.maps[d] == _reversed(source.layout.sizes[d]) for d in over) else None
+
+
+RULES = {_FLIP: _flip}
