@@ -9,6 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 EDGE = 2**24  # fp32 has all whole numbers below it
+_BITS = 0, 23, 24, 25, 30, 47, 48, 49, 53, 62
 
 
 def ids(*sizes: int) -> Tensor:
@@ -19,6 +20,34 @@ def large() -> Tensor:
     """Numbers that fp32 has, and their neighbours that it rounds."""
     near = [EDGE - 1, EDGE, EDGE + 1, EDGE + 2, EDGE + 3, 2**40 + 1, 2**62 + 1]
     return torch.tensor([*near, *(-n for n in near), 0, 1, -1, 7]).view(2, 9)
+
+
+def edges(dtype: torch.dtype = torch.int64) -> Tensor:
+    """The type's limits, and numbers around the ends of digits, which fp32 or fp64 do not tell apart."""
+    limits = torch.iinfo(dtype)
+    near = (sign * 2**bits + one for bits in _BITS for sign in (1, -1) for one in (-1, 0, 1))
+    return torch.tensor([limits.min, limits.max, *(n for n in near if limits.min < n < limits.max)], dtype=dtype)
+
+
+def compared(x, y) -> tuple[Tensor, ...]:
+    return x == y, x != y, x < y, x <= y, x > y, x >= y
+
+
+def pairs(x: Tensor, y: Tensor) -> tuple[Tensor, ...]:
+    """Comparisons of all numbers with all others."""
+    return compared(x[:, None], y)
+
+
+def with_constants(x: Tensor) -> list[tuple[Tensor, ...]]:
+    limits = torch.iinfo(x.dtype)
+    constants = EDGE, EDGE + 1, -EDGE - 1, 2**53 + 1, 2**48, limits.max, limits.min
+    return [compared(x, constant) for constant in constants if limits.min <= constant <= limits.max]
+
+
+def among_documents(document: Tensor, scores: Tensor) -> Tensor:
+    """Scores within a document, less the largest."""
+    scores = scores.masked_fill(document[:, :, None] != document[:, None], -math.inf)
+    return scores - scores.amax(-1, keepdim=True)
 
 
 def numbers(*sizes: int) -> Tensor:
@@ -61,14 +90,28 @@ PROGRAMS = {
     "sliced": (lambda x: ((x > 0).long() + 1)[:, 3:9].contiguous(), numbers(6, 40)),
     "padded": (lambda x: F.pad((x > 0).long(), (1, 2), value=7), numbers(6, 40)),
     "one number": (lambda i, x: x * (i > 3), ids(1)[0], numbers(6, 40)),
+    "compared with each other": (lambda i: i[:, :, None] == i[:, None], large()),
+    "compared with a large number": (lambda i: (i == EDGE, i > EDGE + 1), large()),
+    "any numbers": (pairs, edges(), edges()),
+    "any of int32": (pairs, edges(torch.int32), edges(torch.int32)),
+    "int32 with int64": (pairs, edges(torch.int32), edges()),
+    "int64 with int32": (pairs, edges(), edges(torch.int32)),
+    "with large constants": (with_constants, edges()),
+    "with large constants of int32": (with_constants, edges(torch.int32)),
+    "with a number in a tensor": (compared, edges(), torch.tensor(2**53 + 1)),
+    "a number in a tensor with others": (compared, torch.tensor(2**53 + 1), edges()),
+    "two numbers": (compared, torch.tensor(2**53 + 1), torch.tensor(2**53)),
+    "one element with others": (compared, edges()[5:6], edges()),
+    "equal rows and columns": (lambda i, x: (i[:, None] == i[None]) * x, edges(), numbers(edges().numel(), 1)),
+    "documents": (among_documents, edges()[::2].repeat(2, 1), numbers(2, *edges()[::2].shape * 2)),
+    "transposed numbers": (lambda i, j: i.t() <= j, edges()[:60].view(6, 10), edges()[:60].view(10, 6)),
+    "beside fp64, of any size": (lambda i, x: (i[:, None] < i) * x, edges(), numbers(edges().numel(), 1).double()),
     "nothing known of int32": (lambda i: (i.to(torch.int32) > 3, i.to(torch.int32).float()), ids(6, 40).int()),
 }
 CALLS = {
     "added": (lambda i: i + 1, large()),
     "negated": (lambda i: -i, large()),
     "multiplied": (lambda i: i * 3, large()),
-    "compared with each other": (lambda i: i[:, :, None] == i[:, None], large()),
-    "compared with a large number": (lambda i: (i == EDGE, i > EDGE + 1), large()),
     "bounded on one side": (lambda i: (i.clamp(min=0), i.clamp(max=5)), large()),
     "beyond the edge": (lambda x: (x > 0).long() * EDGE, numbers(6, 40)),
     "sums beyond the edge": (lambda x: ((x > 0).long() * (EDGE - 1)).sum(1), numbers(6, 40)),
@@ -82,6 +125,9 @@ CALLS = {
     "from fp64": (lambda x: ((x * 2**40).long(), (x * 2**40).long() > 3), numbers(6, 40).double()),
     "truths in fp64": (lambda t: (t.double() * (EDGE + 1)) == EDGE, numbers(6, 40) > 0),
     "padded by a large number": (lambda x: F.pad((x > 0).long(), (1, 2), value=EDGE + 1), numbers(6, 40)),
+    "wrapped by the other's type": (compared, edges(torch.int32), torch.tensor(2**32 + 1)),
+    "wrapped numbers": (lambda i: compared(i, 2**32 + 1), edges(torch.int32)),
+    "every other number": (lambda i: i[::2] > i[1::2], edges()[:60]),
     "narrower types": (lambda i: i.to(torch.int16) + 1, ids(6, 40)),
 }
 

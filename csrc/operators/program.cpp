@@ -216,6 +216,14 @@ struct Prepared {
       if (kind == ProgramOp::table) call.tables.push_back({inputs[i].size(0), inputs[i].stride(0)});
     }
     if (program.maps) check_maps(op);
+    if (program.has_digits) check_digits(op);
+  }
+
+  void check_digits(const char* op) const {
+    for (const ProgramNode& node : call.program.nodes)
+      if (node.digit && !is_whole(call.inputs[size_t(node.input)].type))
+        fail(op, "tensors[", node.input, "] (", name(node.op), "), of which digits are read, has data type ",
+             toString(inputs[size_t(node.input)].scalar_type()), "; int64 and int32 are supported");
   }
 
   // Maps of lines belong to tensors by element, and have no more taps than kernels can combine.

@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "code_reader.h"
+#include "digits.h"
 
 namespace reformer {
 namespace {
@@ -44,6 +45,12 @@ ProgramNode read_node(CodeReader& reader, int64_t place, std::vector<ProgramInpu
   int64_t attribute = reader.next();
   if (node.op == ProgramOp::mapped) attribute = input_of_mapped(reader, attribute, inputs, node.value);
   if (is_input(node.op)) {
+    // The attribute of another input: its number in 16 bits, and the digit that is read.
+    if (const int64_t digit = attribute >> 16; node.op != ProgramOp::mapped && digit) {
+      if (digit < 0 || digit > kDigits) reader.malformed("an unknown digit");
+      node.digit = int8_t(digit);
+      attribute &= 0xffff;
+    }
     if (attribute < 0 || attribute >= int64_t(inputs.size()) || inputs[size_t(attribute)].kind != node.op)
       reader.malformed("an input of another kind");
     node.input = int32_t(attribute);
@@ -134,6 +141,7 @@ Program Program::decode(const int64_t* code, int64_t size) {
   for (const ProgramNode& node : program.nodes) {
     program.needs_rows |= takes_row(node.op);
     program.has_planes |= node.op == ProgramOp::plane;
+    program.has_digits |= node.digit > 0;
   }
   for (const ProgramOutput& output : program.outputs) {
     program.has_planes |= output.per == Per::plane;
@@ -197,7 +205,8 @@ int32_t Program::bias_sum() const {
     if (nodes[size_t(output.node)].op == ProgramOp::acc) return -1;
   if (sum < 0) return -1;
   for (int j = 0; j < 2; ++j)
-    if (nodes[size_t(nodes[size_t(sum)].operands[j])].op == ProgramOp::channel) return sum;
+    if (const ProgramNode& added = nodes[size_t(nodes[size_t(sum)].operands[j])]; added.op == ProgramOp::channel)
+      return added.digit ? -1 : sum;
   return -1;
 }
 

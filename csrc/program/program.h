@@ -73,6 +73,7 @@ struct ProgramNode {
   int32_t operands[3];  // earlier nodes
   int32_t input;        // leaves: index among the inputs
   double value;         // of constants; of mapped tensors: the elements that come from nowhere
+  int8_t digit = 0;     // of leaves: which digit of a whole number is read (digits.h); 0: the number
 };
 
 // Each table is followed by its index, which has, for each row of the result, the number of one of the table's rows. A
@@ -135,6 +136,7 @@ struct Program {
   bool has_planes = false;
   // True if some reduction is per height and channel; kernels then compute whole rows, too.
   bool has_heights = false;
+  bool has_digits = false;
   int32_t tables = 0, maps = 0;
 
   // From Program.code in Python. Throws std::invalid_argument if it is malformed.
@@ -170,6 +172,7 @@ struct ProgramOperand {
   Stored type;
   int32_t place = -1;  // number of the placement of a full, row, index, mapped or map input, or -1 if it has none
   int32_t width = 0;   // of a map: numbers for each position
+  int8_t digit = 0;    // as ProgramNode::digit
 };
 
 // A matrix whose rows are looked up: the number of rows, and elements from one row to the next.
@@ -205,6 +208,12 @@ struct ProgramCall {
     const int64_t at = index.place < 0 ? line : placements[size_t(index.place)].line(line);
     return index.type == Stored::int64 ? static_cast<const int64_t*>(index.data)[at]
                                        : static_cast<const int32_t*>(index.data)[at];
+  }
+  // The tensor that a leaf reads, and the digit of its numbers.
+  ProgramOperand operand(const ProgramNode& leaf) const {
+    ProgramOperand of = inputs[size_t(leaf.input)];
+    of.digit = leaf.digit;
+    return of;
   }
   int32_t place_of_output(size_t i) const { return places_of_outputs.empty() ? -1 : places_of_outputs[i]; }
 };

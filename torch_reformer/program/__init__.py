@@ -27,6 +27,7 @@ from .activations import (
     relu6,
     silu,
 )
+from .digits import digit
 from .program import Output, Program, max, moments, prod, store, sum
 from .values import (
     Value,
@@ -92,6 +93,7 @@ __all__ = [
     "columns",
     "copysign",
     "cos",
+    "digit",
     "equal",
     "erf",
     "exp",

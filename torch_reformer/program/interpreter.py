@@ -6,10 +6,11 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from .digits import DigitOf, digit_of
 from .mapped import read_mapped
 from .operations import COMPUTED, OF_ROWS
 from .program import Output, Program
-from .values import index_of
+from .values import Value, index_of
 
 # Dimensions of [N, K, H, W] that each reduction removes.
 _OVER = {"channel": (0, 2, 3), "row": (1,), "plane": (2, 3), "all": (0, 1, 2, 3), "height": (0, 3)}
@@ -42,12 +43,12 @@ def interpret(
         if node.op == "acc":
             value = acc.to(wide)
         elif node.op == "table":
-            looked_up = torch.nn.functional.embedding(tensors[index_of(node.attribute)], tensors[node.attribute])
+            looked_up = torch.nn.functional.embedding(tensors[index_of(node.name)], _tensor(node, tensors))
             value = looked_up.to(wide).permute(0, 3, 1, 2)
         elif node.op == "mapped":
             value = read_mapped(node.attribute, tensors, size, wide)
         elif node.is_input:
-            value = _input(node.op, tensors[node.attribute], size, wide)
+            value = _input(node.op, _tensor(node, tensors), size, wide)
         elif node.op in ("constant", "rows", "columns"):
             number = {"constant": node.attribute, "rows": size[0] * size[2] * size[3], "columns": size[1]}[node.op]
             value = torch.tensor(number, dtype=wide, device=device)
@@ -73,6 +74,12 @@ def interpret(
             value = value.expand(size)
         results.append(_output(output, value, dtype))
     return results
+
+
+def _tensor(node: Value, tensors: dict[str, Tensor]) -> Tensor:
+    """The tensor that an input reads, or the digit of its numbers."""
+    tensor = tensors[node.name]
+    return digit_of(tensor, node.attribute.number) if isinstance(node.attribute, DigitOf) else tensor
 
 
 def _input(kind: str, tensor: Tensor, size, wide: torch.dtype) -> Tensor:

@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 import torch
 
 from ..runtime.sizes import Real, bits_of_double
+from .digits import DigitOf
 from .mapped import MAPS, Mapped, Targets, map_of
 from .operations import INPUTS, NUMBER, OF_ROWS, OUTPUTS, PER
 from .values import Number, Value, as_value, in_order, index_of, varies
@@ -203,8 +204,8 @@ class Program:
 
     def _code(self) -> tuple[int, ...]:
         """Encode the program as integers for the operators: the number of inputs, nodes and outputs; the kind of each
-        input; for each node the operation, three operands (-1: none) and the input's index, the bits of a double or a
-        mapped tensor's code; for each output the kind, per, node, data type, the node by which a sum is multiplied
+        input; for each node the operation, three operands (-1: none) and the input's index, the bits of a double, or
+        the code of a digit or of a mapped tensor; for each output the kind, per, node, data type, the node by which a sum is multiplied
         (-1: none), and the code of its targets (-1: none)."""
         split = [factored(output) for output in self.outputs]
         nodes, number = _numbered([value for pair in split for value in pair if value is not None])
@@ -213,7 +214,7 @@ class Program:
         for node in nodes:
             operands = [number[id(operand)] for operand in node.operands]
             attribute = 0
-            if node.op == "mapped":
+            if isinstance(node.attribute, (DigitOf, Mapped)):
                 attribute = node.attribute.encode(self.names.index(node.name))
             elif node.is_input:
                 attribute = self.names.index(node.name)
@@ -277,7 +278,7 @@ def decode(code: tuple[int, ...]) -> Program:
             if op == "mapped":
                 attribute = Mapped.decode(attribute, names, kinds)
             elif op in INPUTS:
-                attribute = names[attribute]
+                attribute = DigitOf.decode(attribute, names)
             elif op == "constant":
                 (attribute,) = struct.unpack("<d", struct.pack("<q", attribute))
             else:

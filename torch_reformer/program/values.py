@@ -24,7 +24,7 @@ class Value:
             raise TypeError(f"program: {op} takes {OPERANDS[op]} operands, got {len(operands)}")
         self.op = op
         self.operands = tuple(as_value(operand) for operand in operands)
-        # the number of a constant, the name of an input, or a mapped tensor's Mapped (mapped.py)
+        # the number of a constant, the name of an input, its DigitOf (digits.py), or its Mapped (mapped.py)
         self.attribute: Any = as_float(attribute) if op == "constant" else attribute
 
     @property
@@ -34,7 +34,7 @@ class Value:
     @property
     def name(self) -> str:
         """Name of an input."""
-        return self.attribute.name if self.op == "mapped" else self.attribute
+        return self.attribute if isinstance(self.attribute, str) else self.attribute.name
 
     def __repr__(self) -> str:
         inside = [repr(operand) for operand in self.operands]

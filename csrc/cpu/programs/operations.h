@@ -117,6 +117,15 @@ void converted(To* to, const From* from, int64_t count) {
   for (int64_t i = 0; i < count; ++i) to[i] = To(from[i]);
 }
 
+// Whole numbers, or one of their digits.
+template <class T, class S>
+void read_whole(S* to, const ProgramOperand& from, int64_t at, int64_t count) {
+  const T* const numbers = static_cast<const T*>(from.data) + at;
+  if (!from.digit) return converted(to, numbers, count);
+  const Digit digit(from.digit);
+  for (int64_t i = 0; i < count; ++i) to[i] = S(int32_t(int64_t(numbers[i]) >> digit.shift) & digit.mask);
+}
+
 template <class S>
 void read(S* to, const ProgramOperand& from, int64_t at, int64_t count) {
   switch (from.type) {
@@ -124,8 +133,8 @@ void read(S* to, const ProgramOperand& from, int64_t at, int64_t count) {
     case Stored::fp64: return widen(to, static_cast<const double*>(from.data) + at, count);
     case Stored::fp16: return widen(to, static_cast<const Half*>(from.data) + at, count);
     case Stored::bf16: return widen(to, static_cast<const BFloat16*>(from.data) + at, count);
-    case Stored::int64: return converted(to, static_cast<const int64_t*>(from.data) + at, count);
-    case Stored::int32: return converted(to, static_cast<const int32_t*>(from.data) + at, count);
+    case Stored::int64: return read_whole<int64_t>(to, from, at, count);
+    case Stored::int32: return read_whole<int32_t>(to, from, at, count);
     case Stored::mask:
     case Stored::result:
       for (int64_t i = 0; i < count; ++i) to[i] = S(static_cast<const uint8_t*>(from.data)[at + i] != 0);

@@ -10,6 +10,7 @@
 #include "cpu/parallel.h"
 #include "plan.h"
 #include "program/axis_maps.h"
+#include "program/digits.h"
 #include "program/targets.h"
 
 #define REFORMER_ISA_BODY "cpu/programs/run_body.h"

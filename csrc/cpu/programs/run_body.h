@@ -54,15 +54,15 @@ class Table {
     const int64_t channels = call.shape.channels;
     const auto fill = [&](S with) { std::fill(to, to + pitch_, with); };
     switch (node.op) {
-      case ProgramOp::channel: return read(to, call.inputs[size_t(node.input)], 0, channels);
-      case ProgramOp::plane: return read(to, call.inputs[size_t(node.input)], image * channels, channels);
+      case ProgramOp::channel: return read(to, call.operand(node), 0, channels);
+      case ProgramOp::plane: return read(to, call.operand(node), image * channels, channels);
       case ProgramOp::constant: return fill(S(node.value));
       case ProgramOp::rows: return fill(S(call.shape.rows()));
       case ProgramOp::columns: return fill(S(channels));
       case ProgramOp::channel_index: return std::iota(to, to + pitch_, S(0));
       case ProgramOp::scalar: {
         S one;
-        read(&one, call.inputs[size_t(node.input)], 0, 1);
+        read(&one, call.operand(node), 0, 1);
         return fill(one);
       }
       default: {
@@ -140,7 +140,7 @@ class Unit {
   int64_t first_line() const { return image_ * partition_.lines + line_; }
   // Index of the block's first element in the result.
   int64_t offset() const { return first_line() * partition_.width + column_; }
-  const ProgramOperand& input(const ProgramNode& node) const { return call_.inputs[size_t(node.input)]; }
+  ProgramOperand input(const ProgramNode& node) const { return call_.operand(node); }
 
   // first: it is the unit's first block.
   void compute(bool first) {

@@ -9,6 +9,18 @@
 #include "stitch_args.h"
 
 namespace reformer {
+
+// A whole number that is read as one of its digits (program/digits.h).
+template <class T, int kShift, int kMask>
+struct digit_of {
+  T number;
+  DEVICE explicit digit_of(T of) : number(of) {}
+};
+template <class T, int kShift, int kMask>
+DEVICE float to_float(digit_of<T, kShift, kMask> x) {
+  return float(int(static_cast<long long>(x.number) >> kShift) & kMask);
+}
+
 namespace {
 
 struct mask8 {
@@ -185,6 +197,8 @@ template <int kCount, int kMost>
 struct Held<whole64, kCount, kMost> : HeldWhole<whole64, kCount, kMost> {};
 template <int kCount, int kMost>
 struct Held<whole32, kCount, kMost> : HeldWhole<whole32, kCount, kMost> {};
+template <class T, int kShift, int kMask, int kCount, int kMost>
+struct Held<digit_of<T, kShift, kMask>, kCount, kMost> : HeldWhole<digit_of<T, kShift, kMask>, kCount, kMost> {};
 
 // Read and write kCount adjacent elements; the values are fp32 in registers. kMost: elements per access.
 template <class T, int kCount, int kMost = kCount, class There = AllOfGroup>

@@ -190,7 +190,7 @@ void StitchWriter::hold() {
   // In shared memory the largest elements come first, so that vectors are aligned.
   const auto each_resident = [&](const auto& write) {
     int64_t before = 0;
-    for (int64_t size : {4, 2, 1})
+    for (int64_t size : {8, 4, 2, 1})
       for (size_t i = 0; i < contents_.loaded.size(); ++i) {
         const ProgramNode& of = node(contents_.loaded[i]);
         if (!is_tensor(of) || is_mapped(i) || element_size(loaded_as(of)) != size) continue;

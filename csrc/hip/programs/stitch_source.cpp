@@ -4,6 +4,7 @@
 #include <limits>
 
 #include "program/accesses.h"
+#include "program/digits.h"
 #include "stitch_writer.h"
 
 namespace reformer {
@@ -28,6 +29,11 @@ const char* StitchWriter::type_name(Stored type) {
     case Stored::result: break;
   }
   throw std::logic_error("kernels have no tensors of this type");
+}
+
+std::string StitchWriter::digit_text(const std::string& type, int number) {
+  const Digit digit(number);
+  return "digit_of<" + type + ", " + std::to_string(digit.shift) + ", " + std::to_string(digit.mask) + ">";
 }
 
 std::string StitchWriter::expression(const ProgramNode& node) {
@@ -190,7 +196,7 @@ void StitchWriter::constants() {
 std::string StitchWriter::read_channel_input(int32_t i) const {
   if (node(i).op == ProgramOp::channel_index) return "float(channel)";
   const size_t input = size_t(node(i).input);
-  return std::string("read_one<") + type_of_input(input) + ">(p.in[" + std::to_string(input) + "], " +
+  return std::string("read_one<") + loaded_type(node(i)) + ">(p.in[" + std::to_string(input) + "], " +
          channel_place(node(i)) + ")";
 }
 // Reads are separate from arithmetic, so that a thread's loads for all its channels are in flight at once.
@@ -206,9 +212,9 @@ void StitchWriter::of_channel() {
     if (node(inputs[i]).op == ProgramOp::channel_index)
       body_ << "    count_from(channel, " << to << ");\n";
     else if (node(inputs[i]).op == ProgramOp::scalar)
-      body_ << "    fill(read_one<" << type_of_input(input) << ">(" << from << ", 0), " << to << ");\n";
+      body_ << "    fill(read_one<" << loaded_type(node(inputs[i])) << ">(" << from << ", 0), " << to << ");\n";
     else
-      body_ << "    read<" << typed_text(type_of_input(input), access(node(inputs[i]))) << ">(" << from << ", "
+      body_ << "    read<" << typed_text(loaded_type(node(inputs[i])), access(node(inputs[i]))) << ">(" << from << ", "
             << channel_place(node(inputs[i])) << ", " << to << ", there);\n";
   }
   body_ << "  }\n  template <int kCount, int kSize>\n"
@@ -240,15 +246,14 @@ void StitchWriter::load() {
       continue;
     }
     const std::string to = "to[" + std::to_string(i) + "]", input = from_text(i);
-    const Stored type = contents_.inputs[size_t(of.input)].type;
     const int32_t place = contents_.inputs[size_t(of.input)].place;
     const std::string at = at_text(i, of.op == ProgramOp::table ? look_up_text(of) : "");
     if (of.op == ProgramOp::random)
       body_ << "    draw<kCount, kChannelsAlong>(p, read_key(" << input << "), line, column, " << to << ");\n";
     else if (of.op == ProgramOp::row && place >= 0)
-      body_ << "    fill(read_one<" << type_name(type) << ">(" << input << ", " << at << "), " << to << ");\n";
+      body_ << "    fill(read_one<" << loaded_type(of) << ">(" << input << ", " << at << "), " << to << ");\n";
     else if (of.op == ProgramOp::row)
-      body_ << "    read_row<" << type_name(type) << ", kCount, kChannelsAlong>(p, " << input << ", line, column, "
+      body_ << "    read_row<" << loaded_type(of) << ", kCount, kChannelsAlong>(p, " << input << ", line, column, "
             << to << ");\n";
     else
       body_ << "    if constexpr (!(kSkipped >> " << i << " & 1)) read<" << typed_text(i) << ">(" << input << ", " << at

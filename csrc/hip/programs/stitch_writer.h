@@ -26,11 +26,14 @@ class StitchWriter {
   const ProgramNode& node(int32_t i) const { return contents_.node(i); }
   const ProgramOutput& output(size_t o) const { return contents_.output(o); }
   const std::vector<size_t>& reductions() const { return contents_.program.reductions; }
-  const char* type_of_input(size_t input) const { return type_name(contents_.inputs[input].type); }
   Stored loaded_as(const ProgramNode& of) const {
     return of.op == ProgramOp::acc ? contents_.result : contents_.inputs[size_t(of.input)].type;
   }
-  const char* loaded_type(const ProgramNode& of) const { return type_name(loaded_as(of)); }
+  // Text of the type of what is read: of a tensor's elements, or of their digits.
+  std::string loaded_type(const ProgramNode& of) const {
+    return of.digit ? digit_text(type_name(loaded_as(of)), of.digit) : type_name(loaded_as(of));
+  }
+  static std::string digit_text(const std::string& type, int number);
   static const char* type_name(Stored type);
 
   // Text of a node's name, and of its value given its operands' names; empty for leaves that are read from memory.
@@ -72,8 +75,8 @@ class StitchWriter {
     for (const StitchContents::Part& part : contents_.parts[i]) most = std::min(most, access(node(part.node)));
     return typed_text(loaded_type(node(contents_.loaded[i])), most);
   }
-  std::string typed_text(const char* type, int access) const {
-    const std::string of_group = std::string(type) + ", kCount";
+  std::string typed_text(const std::string& type, int access) const {
+    const std::string of_group = type + ", kCount";
     return access < contents_.accesses.elements ? of_group + ", " + std::to_string(access) : of_group;
   }
   int access(const ProgramNode& of) const {

@@ -11,7 +11,7 @@ from ..ir.axis_map import AxisMap
 from ..ir.graph import Graph, Typed, View
 from ..ir.layout import Layout
 from ..ir.through_maps import can_map
-from . import pointwise
+from . import pointwise, whole_comparisons
 from .indexed import indexed
 
 _MOST_APART = 8  # elements from one column to the next, so that some are read with one access of memory
@@ -59,4 +59,4 @@ def _read(graph: Graph, view: View) -> View:
     return indexed(graph, "slice", type, source, {d: AxisMap.choosing(size, range(0, size, steps[d]))}) or view
 
 
-RULES = {target: _over(rule) for target, rule in pointwise.RULES.items()}
+RULES = {target: _over(rule) for target, rule in (pointwise.RULES | whole_comparisons.RULES).items()}

@@ -293,6 +293,11 @@ def _map(target, rule: Callable[..., Expression], graph: Graph, value, *args, **
     return result
 
 
+def rule_of(target, expression: Callable[..., Expression]) -> Callable[..., View | None]:
+    """Rule of an element-wise operator that the expression computes."""
+    return functools.partial(_map, target, expression)
+
+
 def _is_of_whole_numbers(operands: set[torch.dtype], result: torch.dtype) -> bool:
     """True if an operator computes whole numbers, or compares them."""
     types = operands | {result}
@@ -365,5 +370,5 @@ def _copy(graph: Graph, value, to: View, source: View, non_blocking: bool = Fals
 
 
 RULES = {target: functools.partial(_constant, number) for target, number in CONSTANTS.items()}
-RULES |= {target: functools.partial(_map, target, rule) for target, rule in (EXPRESSIONS | OF_TRUTHS).items()}
+RULES |= {target: rule_of(target, expression) for target, expression in (EXPRESSIONS | OF_TRUTHS).items()}
 RULES[aten.copy.default] = _copy

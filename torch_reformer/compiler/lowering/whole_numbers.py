@@ -1,8 +1,9 @@
 """Which computations of whole numbers programs do exactly.
 
 A program's numbers are fp32, which has all whole numbers of less than MOST. Larger ones are rounded when they are read;
-rounding keeps their order, so they still compare as they should with numbers of less than MOST. Whatever may be
-rounded otherwise stays a call of PyTorch's: no value is guessed to be small.
+rounding keeps their order, so they still compare as they should with numbers of less than MOST. Two of them are
+compared by their digits (whole_comparisons.py), which fp32 has. Whatever may be rounded otherwise stays a call of
+PyTorch's: no value is guessed to be small.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import torch
 
 from ... import program as p
 from ...program import Value as Expression
+from ...program.digits import BITS, DigitOf
 from ...program.operations import COMPARISONS
 from ...program.values import in_order
 from ..ir.fake_tensors import real_tensors
@@ -21,7 +23,7 @@ from ..ir.graph import Graph, Indexed, Map, View
 from . import functions as f
 
 WHOLE = torch.int64, torch.int32  # types of whole numbers that programs read and store
-MOST = 2**24
+MOST = 2**BITS
 
 
 class Range(NamedTuple):
@@ -37,6 +39,7 @@ class Range(NamedTuple):
 
 
 _TRUTHS, _FLOATS, _UNKNOWN = Range(0, 1, True), Range(-math.inf, math.inf, True), Range(-math.inf, math.inf, False)
+_DIGITS = Range(-(2**15), MOST - 1, True)
 
 
 def from_float(number: Expression, dtype: torch.dtype, device: torch.device) -> Expression:
@@ -99,6 +102,8 @@ def exact_range(graph: Graph, expression, inputs: list[View]) -> Range | None:
 
 def _result(node: Expression, operands: list[Range]) -> Range | None:
     """Range of an operation's result; None if it is not that of whole numbers."""
+    if isinstance(node.attribute, DigitOf):
+        return _DIGITS
     if node.op == "constant":
         number = node.attribute
         return _small(Range(number, number, True)) if isinstance(number, (int, float)) else None
