@@ -262,6 +262,20 @@ class Unrolled(nn.Module):
         return h.square().mean()
 
 
+class EqualLabels(nn.Module):
+    """A supervised contrastive loss: scores of all pairs, and those whose labels are equal."""
+
+    def __init__(self):
+        super().__init__()
+        self.out = nn.Linear(64, 64)
+
+    def forward(self, x, labels):
+        x = nn.functional.normalize(self.out(x).float(), dim=-1)
+        of_others = torch.where(labels[:, None] < labels.clamp(max=99), 0.0, x @ x.t())
+        scores = of_others.log_softmax(-1)
+        return -torch.where(labels[:, None] == labels, scores, 0.0).sum(-1).mean()
+
+
 class Cells(nn.Module):
     """An unrolled recurrent cell. PyTorch has no fake kernel of GRU's."""
 
@@ -335,6 +349,7 @@ if __name__ == "__main__":
         given = torch.randn(64, tokens, 16 * heads), torch.zeros(tokens, tokens, dtype=torch.int64)
         models[name] = BiasOfHeads(*sizes), list(given)
     models["read turned"] = ReadTurned(), [torch.randn(8192, 1024)]
+    models["equal labels"] = EqualLabels(), [torch.randn(1024, 64), torch.zeros(1024, dtype=torch.int64)]
     models["cells"] = Cells(), [torch.randn(32, 4, 64)]
     models["looked up twice"] = LookedUpTwice(), [torch.zeros(8, 512, dtype=torch.int64)]
     edges = [torch.zeros(1 << 14, dtype=torch.int64)] * 2

@@ -23,6 +23,7 @@ MOST_ELEMENTS, MOST_DIMENSIONS = 24000, 6
 SIZES = (3, 4, 1, 2, 5, 7, 8, 6, 9, 16, 0, 33, 64, 130, 600, 5000)
 TYPES = ("float32", "float32", "float32", "float32", "bfloat16", "float16", "float64", "bool", "int64")
 VALUES = ("normal", "normal", "normal", "whole", "special", "zeros")
+LARGE = (2**24, 2**24 + 1, -(2**24) - 1, 2**48, 2**48 + 1, 2**53 + 1, 2**63 - 1, -(2**63), 2**31 - 1, -(2**31), -1, 0)
 LAYOUTS = ("contiguous", "contiguous", "channels_last", "transposed", "stepped", "offset", "expanded")
 
 
@@ -66,7 +67,7 @@ def _namespace(cast: Callable = Tensor.to) -> dict[str, Any]:
 
 
 def argument(sizes: Sequence[int], dtype: torch.dtype, values: str, layout: str, has_gradient: bool) -> Tensor:
-    """A tensor of known elements, in one of LAYOUTS."""
+    """A tensor of known elements, in one of LAYOUTS. values: one of VALUES, or "large" for some of LARGE."""
     random = torch.Generator().manual_seed(math.prod(sizes) + len(sizes))
     numbers = torch.randn(sizes, generator=random, dtype=torch.float64)
     if values == "whole" or not dtype.is_floating_point:
@@ -77,7 +78,11 @@ def argument(sizes: Sequence[int], dtype: torch.dtype, values: str, layout: str,
         for i, number in enumerate((math.nan, math.inf, -math.inf, -0.0, 0.0)):
             numbers.view(-1)[i::11] = number
     tensor = numbers.to(dtype)
-    if dtype == torch.int64:
+    if values == "large":
+        limits = torch.iinfo(dtype)
+        few = torch.tensor([number for number in LARGE if limits.min <= number <= limits.max], dtype=dtype)
+        tensor = few[torch.randint(len(few), sizes, generator=random)]
+    elif dtype == torch.int64:
         tensor = tensor.abs()
     if layout == "channels_last" and len(sizes) in (4, 5):
         formats = {4: torch.channels_last, 5: torch.channels_last_3d}

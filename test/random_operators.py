@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import torch
-from random_pointwise import activation, binary, cast, masked_fill, unary, where, with_number
+from random_pointwise import activation, binary, cast, large, masked_fill, unary, where, with_number
 from torch import Tensor
 
 if TYPE_CHECKING:
@@ -411,7 +411,7 @@ def without_a_plan(d: Drawing, x: str) -> str | None:
 
 MOVES = (pad, pad, pad, roll, flip, slices, slices, cat, cat, stack, chunk, permute, permute, reshape, reshape)
 MOVES += (expand, expand, unsqueeze, diagonal, shuffle, unfold, indexed, indexed, indexed, made, copied)
-COMPUTING = (unary, unary, activation, binary, binary, binary, with_number, where, masked_fill, cast, cast)
+COMPUTING = (unary, unary, activation, binary, binary, binary, with_number, where, masked_fill, cast, cast, large)
 COMPUTING += (upsample, upsample, pool, pool, reduction, reduction, reduction, of_rows, of_rows, of_channels)
 COMPUTING += (scattered, one_hot, product, convolution, standardised)
 CHANGES = (assigned, assigned, in_place, in_place, view_of_change)

@@ -74,6 +74,32 @@ def with_number(d: Drawing, x: str) -> str:
     return f"torch.{name}({x}, {number})"
 
 
+def large(d: Drawing, x: str) -> str:
+    """Comparison of whole numbers that fp32 may not have, of the tensor's sizes. Nothing else reads these: some of
+    PyTorch's decompositions, as threshold's, round them."""
+    name = d.choose(("eq", "ne", "lt", "le", "gt", "ge"))
+    shape = d.tensors[x].shape
+    sizes = [tuple(d.choose((size, 1)) for size in shape) for _ in range(2)]
+    one, other = (
+        d.given(
+            each,
+            d.choose(("int64", "int64", "int32")),
+            "large",
+            d.choose(("contiguous", "contiguous", "transposed", "offset", "expanded")),
+        )
+        for each in sizes
+    )
+    for each in (one, other):
+        del d.tensors[each]
+    if changed := d.choose(("", "", ".clamp(min=-5)", ".clamp(max=2**30 + 1)", ".long()")):
+        other += changed
+    elif d.is_true():
+        other = f"torch.where({other} > 0, {other}, {one})"
+    elif d.is_true():
+        other = d.choose(("2**24 + 1", "-(2**24) - 1", "2**31 - 1"))
+    return f"torch.{name}({one}, {other})" + d.choose(("", f" * {x}"))
+
+
 def where(d: Drawing, x: str) -> str | None:
     mask = d.tensor(lambda tensor: tensor.dtype == torch.bool) or f"({x} > 0)"
     return f"torch.where({mask}, {x}, {d.choose((d.other(x), '0.5', '-math.inf'))})"

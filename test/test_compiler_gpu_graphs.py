@@ -42,6 +42,12 @@ def test_images_in_channels_last(name):
         assert each.get("aten::_to_copy", 0) <= 1  # of the classes' numbers
 
 
+def test_comparisons_of_labels():
+    """They are part of the kernels that read them."""
+    for each in kinds()["equal labels"]:
+        assert all(kind.startswith(("stitch", "aten::mm", "reformer::")) for kind in each)
+
+
 def test_biases_of_products():
     """Programs add that which they read again in the backward, where the product is saved. Others come with
     the product."""

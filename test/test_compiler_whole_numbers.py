@@ -6,10 +6,11 @@ import torch.nn.functional as F
 from against_eager import without_dynamo
 from gpu_rules import as_on_gpus
 from torch.utils._pytree import tree_leaves
-from whole_number_cases import CALLS, EDGE, NANS, PLACES, PROGRAMS, large, numbers
+from whole_number_cases import CALLS, EDGE, NANS, PLACES, PROGRAMS, edges, large, numbers
 
 from torch_reformer import program
 from torch_reformer.program import Program
+from torch_reformer.program.interpreter import interpret
 
 PLACES_OF = {
     "argmax": lambda x, dim: x.argmax(dim),
@@ -51,6 +52,27 @@ def test_nan_and_infinities_from_floats():
 @pytest.mark.parametrize("name", CALLS)
 def test_calls(name):
     assert any(kind.startswith("aten::") for kind in check(*CALLS[name]))
+
+
+@pytest.mark.parametrize("name", ["chosen among", "limited", "limited by others", "wider"])
+def test_what_is_chosen_is_not_computed_before(name):
+    """A kernel compares what the operator has chosen among, not its result."""
+    reports: list = []
+    function, *args = PROGRAMS[name]
+    without_dynamo(function, reports.append)(*args)
+    operations = {each.split("[")[0] for report in reports for line in report.lines for each in line.operations}
+    assert not operations & {"where", "clamp", "maximum", "minimum", "_to_copy", "scalar_tensor"}
+
+
+def test_numbers_that_are_written_after_they_were_limited():
+    def function(i, j):
+        limited = i.clamp(min=0)
+        i.add_(1)
+        return limited[:, None] == i, limited[:, None] == j
+
+    mine, eager = edges(), edges()
+    found, expected = without_dynamo(function, lambda _: None)(mine, edges()), function(eager, edges())
+    assert torch.equal(mine, eager) and all(map(torch.equal, found, expected))
 
 
 def test_long_chains_are_planned_in_linear_time():
@@ -164,6 +186,61 @@ def test_tensors_of_a_program(dtype, layout):
     assert torch.equal(of_acc, (acc * 10).to(dtype))
     assert torch.equal(of_channel, (given["channel"].float() / 1000).to(dtype))
     assert torch.equal(of_row, (given["row"].float() / 1000).to(dtype))
+
+
+KINDS_OF_LEAVES = "full", "channel", "row", "plane", "scalar", "table"
+
+
+def digits_of_leaves(layout: str, dtype: torch.dtype):
+    """A program that stores all digits of an input of each kind, the call's result, and its tensors."""
+    n, k, h, w = size = 2, 5, 3, 7
+    format = torch.channels_last if layout == "nhwc" else torch.contiguous_format
+    numbers = edges(dtype)
+    generator = torch.Generator().manual_seed(0)
+    sizes = {"full": size, "channel": (k,), "row": (n, h, w), "plane": (n, k), "scalar": (1,), "table": (4, k)}
+    tensors = {kind: numbers[torch.randint(len(numbers), sizes[kind], generator=generator)] for kind in KINDS_OF_LEAVES}
+    tensors["full"] = tensors["full"].contiguous(memory_format=format)
+    tensors["table_index"] = torch.randint(4, (n, h, w), generator=generator)
+    kinds = KINDS_OF_LEAVES if layout == "nhwc" else KINDS_OF_LEAVES[:-1]
+    leaves = [program.digit(getattr(program, kind)(kind), i) for kind in kinds for i in (1, 2, 3)]
+    return Program(*map(program.store, leaves)), torch.zeros(size).contiguous(memory_format=format), tensors
+
+
+@pytest.mark.parametrize("layout", ["nchw", "nhwc"])
+@pytest.mark.parametrize("dtype", [torch.int64, torch.int32], ids=str)
+@pytest.mark.parametrize("wide", [False, True])
+def test_digits_of_leaves(dtype, layout, wide):
+    """Three digits make the number again, in fp32 and fp64."""
+    tested, acc, tensors = digits_of_leaves(layout, dtype)
+    acc = acc.double() if wide else acc
+    given = [tensors[name] for name in tested.inputs]
+    results = torch.ops.reformer.stitch(acc, given, tested.code)
+    by_operators = interpret(tested, acc.shape, acc.dtype, tensors)
+    whole = {
+        "full": tensors["full"],
+        "channel": tensors["channel"].view(1, -1, 1, 1),
+        "row": tensors["row"].unsqueeze(1),
+        "plane": tensors["plane"][:, :, None, None],
+        "scalar": tensors["scalar"],
+        "table": tensors["table"][tensors["table_index"]].permute(0, 3, 1, 2),
+    }
+    for of in (results, by_operators):
+        for i, kind in enumerate([kind for kind in KINDS_OF_LEAVES if kind in tested.inputs]):
+            low, middle, high = (digit.long() for digit in of[3 * i : 3 * i + 3])
+            assert torch.equal(low + (middle << 24) + (high << 48), whole[kind].long().expand(acc.shape)), kind
+    again = program.program.decode(tested.code)
+    assert again.code == tested.code and "full t0 digit 3" in str(again)
+
+
+def test_only_inputs_of_whole_numbers_have_digits():
+    with pytest.raises(ValueError, match="digits 1 to 3"):
+        program.digit(program.full("x"), 4)
+    with pytest.raises(ValueError, match="only inputs have digits"):
+        program.digit(program.full("x") + 1, 1)
+    tested = Program(program.store(program.digit(program.row("x"), 1)))
+    with pytest.raises(RuntimeError, match=r"tensors\[0\] \(row\), of which digits are read, has data type Float"):
+        torch.ops.reformer.stitch(torch.zeros(2, 5, 3, 7), [torch.zeros(2, 3, 7)], tested.code)
+    assert program.digit(program.channel_index(), 2).attribute == 0
 
 
 def test_whole_numbers_are_no_reductions():

@@ -106,6 +106,19 @@ PROGRAMS = {
     "documents": (among_documents, edges()[::2].repeat(2, 1), numbers(2, *edges()[::2].shape * 2)),
     "transposed numbers": (lambda i, j: i.t() <= j, edges()[:60].view(6, 10), edges()[:60].view(10, 6)),
     "beside fp64, of any size": (lambda i, x: (i[:, None] < i) * x, edges(), numbers(edges().numel(), 1).double()),
+    "chosen among": (lambda i, t: pairs(torch.where(t, i, -1), torch.where(t, 2**60 + 1, i)), edges(), edges() % 3 > 0),
+    "chosen among small ones": (
+        lambda i, t: pairs(torch.where(t, i, (~t).long() * (EDGE - 1) - 7), i),
+        edges(),
+        edges() % 3 > 0,
+    ),
+    "limited": (lambda i: pairs(i.clamp(-(2**40) - 1, 2**50 + 1), i.clamp(min=5)), edges()),
+    "limited by others": (lambda i, j: pairs(i.maximum(j), i.minimum(j).long()), edges(), edges().roll(7)),
+    "wider": (lambda i, j: pairs(i.long(), j), edges(torch.int32), edges()),
+    "views of limited ones": (
+        lambda i: (i.clamp(max=9)[:, :, None] < i[:, None], i.clamp(min=i[0])[:, :3] == i[:, 2:5]),
+        edges()[:60].view(6, 10),
+    ),
     "nothing known of int32": (lambda i: (i.to(torch.int32) > 3, i.to(torch.int32).float()), ids(6, 40).int()),
 }
 CALLS = {

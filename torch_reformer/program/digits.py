@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 from torch import Tensor
 
 from .values import Value
 
 COUNT, BITS = 3, 24
+Whole = TypeVar("Whole", Tensor, int)
 
 
 class DigitOf(NamedTuple):
@@ -48,7 +49,7 @@ def digit(value: Value, number: int) -> Value:
     return Value(value.op, attribute=DigitOf(value.attribute, number))
 
 
-def digit_of(whole: Tensor | int, number: int) -> Tensor | int:
-    """A digit of whole numbers of at most 64 bits."""
+def digit_of(whole: Whole, number: int) -> Whole:
+    """A digit of a whole number of at most 64 bits, or of a tensor of them."""
     rest = whole >> BITS * (number - 1)
     return rest if number == COUNT else rest & (1 << BITS) - 1

@@ -205,8 +205,8 @@ class Program:
     def _code(self) -> tuple[int, ...]:
         """Encode the program as integers for the operators: the number of inputs, nodes and outputs; the kind of each
         input; for each node the operation, three operands (-1: none) and the input's index, the bits of a double, or
-        the code of a digit or of a mapped tensor; for each output the kind, per, node, data type, the node by which a sum is multiplied
-        (-1: none), and the code of its targets (-1: none)."""
+        the code of a digit or of a mapped tensor; for each output the kind, per, node, data type, the node by which a
+        sum is multiplied (-1: none), and the code of its targets (-1: none)."""
         split = [factored(output) for output in self.outputs]
         nodes, number = _numbered([value for pair in split for value in pair if value is not None])
         code = [len(self.names), len(nodes), len(self.outputs)]
