@@ -12,11 +12,12 @@ from torch_reformer.compiler.decompositions import scatter_reduce
 from torch_reformer.compiler.fusion import anchor_products, group, iteration_order
 from torch_reformer.compiler.ir import attention_choice, through_maps
 from torch_reformer.compiler.joint_graph import expand_products, max_pool_indices, pad_mm
+from torch_reformer.compiler.lowering import whole_comparisons
 
 _TABLES = (
     *((through_maps, "DEVICES"), (group, "DEVICES"), (iteration_order, "DEVICES")),
     *((max_pool_indices, "_DEVICES"), (pad_mm, "DEVICES"), (expand_products, "DEVICES")),
-    (attention_choice, "DEVICES"),
+    *((attention_choice, "DEVICES"), (whole_comparisons, "DEVICES")),
 )
 
 

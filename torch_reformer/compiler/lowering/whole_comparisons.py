@@ -14,7 +14,16 @@ from . import pointwise, whole_digits
 from .whole_numbers import WHOLE
 from .whole_operands import Whole, fits, whole
 
+aten = torch.ops.aten
 Rule = Callable[..., View | None]
+# On others to read three digits of two tensors takes longer than PyTorch's kernel, unless elements are repeated.
+DEVICES = ("cuda",)
+_UNORDERED = {
+    aten.eq.Tensor: whole_digits.equal,
+    aten.eq.Scalar: whole_digits.equal,
+    aten.ne.Tensor: whole_digits.different,
+    aten.ne.Scalar: whole_digits.different,
+}
 
 
 def _type_of(x: View, y) -> torch.dtype | None:
@@ -35,14 +44,22 @@ def _compared(target, rule: Rule, graph: Graph, value: Tensor, x: View, y) -> Vi
         return None  # a cast wraps
     if (result := rule(graph, value, x, y)) is not None or dtype is None:
         return result
+    if value.device.type not in DEVICES and not (_repeats(x, value) or _repeats(y, value)):
+        return None
     one, other = whole(graph, x), whole(graph, y)
-    expression = functools.partial(_of_digits, pointwise.EXPRESSIONS[target], one, other)
+    compare = _UNORDERED.get(target) or functools.partial(whole_digits.ordered, pointwise.EXPRESSIONS[target])
+    expression = functools.partial(_of_digits, compare, one, other)
     return pointwise.rule_of(target, expression)(graph, value, *one.inputs, *other.inputs)
+
+
+def _repeats(operand: View | int, value: Tensor) -> bool:
+    """True if the operand has fewer elements than the result."""
+    return not isinstance(operand, View) or operand.layout.elements < value.numel()
 
 
 def _of_digits(compare: Callable[..., Expression], x: Whole, y: Whole, *inputs: Expression) -> Expression:
     count = len(x.inputs)
-    return whole_digits.compared(compare, x.digits(*inputs[:count]), y.digits(*inputs[count:]))
+    return compare(x.digits(*inputs[:count]), y.digits(*inputs[count:]))
 
 
 RULES = {target: functools.partial(_compared, target, pointwise.RULES[target]) for target in pointwise.COMPARISONS}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable
 
 from ... import program as p
@@ -29,7 +30,18 @@ def of_small(number: Expression) -> Digits:
     return [lowest, p.select(is_negative, MOST - 1, 0), p.select(is_negative, -1, 0)]
 
 
-def compared(compare: Callable[..., Expression], x: Digits, y: Digits) -> Expression:
+def equal(x: Digits, y: Digits) -> Expression:
+    result = p.equal(x[0], y[0])
+    for one, other in zip(x[1:], y[1:], strict=True):
+        result = p.select(p.equal(one, other), result, 0)
+    return result
+
+
+def different(x: Digits, y: Digits) -> Expression:
+    return p.equal(equal(x, y), 0)
+
+
+def ordered(compare: Callable[..., Expression], x: Digits, y: Digits) -> Expression:
     """Comparison of two numbers by the highest digits that differ, or else by the lowest."""
     result = compare(x[0], y[0])
     for one, other in zip(x[1:], y[1:], strict=True):
@@ -42,17 +54,13 @@ def chosen(condition: Expression, x: Digits, y: Digits) -> Digits:
 
 
 def smaller(x: Digits, y: Digits) -> Digits:
-    return chosen(compared(_less, x, y), x, y)
+    return chosen(ordered(operator.lt, x, y), x, y)
 
 
 def larger(x: Digits, y: Digits) -> Digits:
-    return chosen(compared(_less, x, y), y, x)
+    return chosen(ordered(operator.lt, x, y), y, x)
 
 
 def clamped(x: Digits, least: Digits | None = None, most: Digits | None = None) -> Digits:
     x = x if least is None else larger(x, least)
     return x if most is None else smaller(x, most)
-
-
-def _less(x: Expression, y: Expression) -> Expression:
-    return x < y
