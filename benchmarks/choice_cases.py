@@ -27,6 +27,23 @@ def _mean_of_tokens(x: Tensor, mask: Tensor) -> Tensor:
     return (x * mask[..., None]).sum(1) / mask.sum(1, keepdim=True).clamp(min=1)
 
 
+def _of_equal_labels(scores: Tensor, labels: Tensor) -> Tensor:
+    """Loss of each row by the rows with its label (SupCon)."""
+    equal = labels[:, None] == labels
+    return -(scores.float().log_softmax(-1) * equal).sum(-1) / equal.sum(-1)
+
+
+def _hardest(distances: Tensor, labels: Tensor) -> Tensor:
+    """The farthest row with the same label less the nearest with another (triplet loss)."""
+    equal = labels[:, None] == labels
+    return distances.masked_fill(~equal, 0).amax(-1) - distances.masked_fill(equal, 1e4).amin(-1)
+
+
+def _among_documents(scores: Tensor, documents: Tensor) -> Tensor:
+    equal = documents[:, :, None] == documents[:, None]
+    return scores.masked_fill(~equal[:, None], torch.finfo(scores.dtype).min).softmax(-1)
+
+
 def choice_cases(make: Inputs) -> dict[str, Callable[[], Case]]:
     """Cases by name; sizes are those of the models named in brackets."""
     made: dict[str, Callable[[], tuple]] = {
@@ -59,6 +76,13 @@ def choice_cases(make: Inputs) -> dict[str, Callable[[], Case]]:
             _mean_of_tokens,
             make.rows(32, 512, 768),
             make.labels(2, 32, 512),
+        ),
+        "losses by equal labels (SupCon)": lambda: (_of_equal_labels, make.rows(4096, 4096), make.labels(100, 4096)),
+        "hardest triplets": lambda: (_hardest, make.rows(4096, 4096), make.labels(100, 4096)),
+        "softmax among documents": lambda: (
+            _among_documents,
+            make.rows(8, 8, 1024, 1024),
+            make.labels(9, 8, 1024),
         ),
         "chosen actions' values (DQN)": lambda: (
             lambda x, actions: x.float().gather(1, actions),

@@ -13,8 +13,7 @@ struct Digit {
   int shift;
   int32_t mask;
 
-  explicit Digit(int number)
-      : shift(kDigitBits * (number - 1)), mask(number == kDigits ? -1 : (1 << kDigitBits) - 1) {}
+  explicit Digit(int number) : shift(kDigitBits * (number - 1)), mask(number == kDigits ? -1 : (1 << kDigitBits) - 1) {}
 };
 
 }  // namespace reformer

@@ -117,7 +117,8 @@ void StitchContents::join_parts() {
     const auto goes_on = [&](const std::vector<Part>& there) {
       const int32_t last = there.back().node;
       return may_join(last) && inputs[size_t(node(last).input)].type == inputs[size_t(node(i).input)].type &&
-             node(last).digit == node(i).digit && columns[size_t(last)].end <= own.begin && there.back().end % accesses.elements == 0;
+             node(last).digit == node(i).digit && columns[size_t(last)].end <= own.begin &&
+             there.back().end % accesses.elements == 0;
     };
     const auto before = may_join(i) ? std::find_if(parts.begin(), parts.end(), goes_on) : parts.end();
     if (before != parts.end()) {
