@@ -6,7 +6,7 @@ import torch.nn.functional as F
 from against_eager import without_dynamo
 from gpu_rules import as_on_gpus
 from torch.utils._pytree import tree_leaves
-from whole_number_cases import CALLS, EDGE, NANS, PLACES, PROGRAMS, edges, large, numbers
+from whole_number_cases import CALLS, EDGE, NANS, PLACES, PROGRAMS, edges, large, numbers, pairs
 
 from torch_reformer import program
 from torch_reformer.program import Program
@@ -74,6 +74,17 @@ def test_numbers_that_are_written_after_they_were_limited():
     mine, eager = edges(), edges()
     found, expected = without_dynamo(function, lambda _: None)(mine, edges()), function(eager, edges())
     assert torch.equal(mine, eager) and all(map(torch.equal, found, expected))
+
+
+def test_sizes_of_symbols():
+    def function(i):
+        return pairs(i.clamp(max=i.shape[0]), i), i < i.shape[0]
+
+    torch._dynamo.reset()
+    compiled = torch.compile(function, backend="reformer", dynamic=True)
+    for size in (9, 20, 61):
+        numbers = edges()[:size]
+        assert all(map(torch.equal, tree_leaves(compiled(numbers)), tree_leaves(function(numbers))))
 
 
 def test_long_chains_are_planned_in_linear_time():

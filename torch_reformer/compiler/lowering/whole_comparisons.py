@@ -9,10 +9,11 @@ import torch
 from torch import Tensor
 
 from ...program import Value as Expression
+from ...runtime.sizes import about_cost
 from ..ir.graph import Graph, View
 from . import pointwise, whole_digits
 from .whole_numbers import WHOLE
-from .whole_operands import Whole, fits, whole
+from .whole_operands import Whole, fits, is_integer, whole
 
 aten = torch.ops.aten
 Rule = Callable[..., View | None]
@@ -31,7 +32,7 @@ def _type_of(x: View, y) -> torch.dtype | None:
     its own beside others."""
     views = [view for view in (x, y) if isinstance(view, View)]
     dtypes = {view.value.dtype for view in views}
-    if not dtypes & set(WHOLE) or dtypes - {*WHOLE, torch.bool} or not isinstance(y, (View, int)):
+    if not dtypes & set(WHOLE) or dtypes - {*WHOLE, torch.bool} or not (isinstance(y, View) or is_integer(y)):
         return None
     several = {view.value.dtype for view in views if view.layout.sizes} & set(WHOLE)
     return max(several or dtypes & set(WHOLE), key=lambda dtype: dtype.itemsize)
@@ -52,6 +53,7 @@ def _compared(target, rule: Rule, graph: Graph, value: Tensor, x: View, y) -> Vi
     return pointwise.rule_of(target, expression)(graph, value, *one.inputs, *other.inputs)
 
 
+@about_cost()
 def _repeats(operand: View | int, value: Tensor) -> bool:
     """True if the operand has fewer elements than the result."""
     return not isinstance(operand, View) or operand.layout.elements < value.numel()

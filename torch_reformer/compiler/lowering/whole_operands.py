@@ -61,7 +61,12 @@ def fits(graph: Graph, operand, dtype: torch.dtype) -> bool:
         own = operand.value.dtype
         return own in (*WHOLE, torch.bool) and (own.itemsize <= dtype.itemsize or range_of(graph, operand).is_exact)
     limits = torch.iinfo(dtype)
-    return isinstance(operand, int) and limits.min <= operand <= limits.max
+    return is_integer(operand) and limits.min <= operand <= limits.max
+
+
+def is_integer(number) -> bool:
+    """True for an integer that is not computed of symbols."""
+    return type(number) in (int, bool)
 
 
 def _chosen(graph: Graph, view: View) -> Whole | None:
