@@ -412,6 +412,7 @@ def test_sentences(acc, tensors, sentence):
         (0, 1, 1, 0, -1, -1, -1, 0, 0, 3, 0, -1, -1),  # acc, stored per plane
         (0, 1, 1, NUMBER["constant"], -1, -1, -1, 0, 0, 4, 0, -1, -1),  # a number, stored for all
         (0, 1, 1, 1, -1, -1, -1, 0, 0, 0, 0, -1, -1),  # an input that does not exist
+        (1, 1, 1, 1, 1, -1, -1, -1, 4 << 16, 0, 0, 0, -1, -1, -1),  # a fourth digit
         (0, 1, 1, 0, -1, -1, -1, 0, 1, 1, 0, -1, 0),  # a factor that differs between elements
         (0, 1, 1, 0, -1, -1, -1, 0, 1, 1, 0, 5, -1),  # a sum stored as a mask
         (0, 1, 1, 0, -1, -1, -1, 0, 3, 1, 0, 2, -1),  # moments in fp16
