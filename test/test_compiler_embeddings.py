@@ -59,7 +59,7 @@ def test_the_operator_is_pytorchs_on_a_cpu():
 @pytest.mark.gpu
 @pytest.mark.parametrize("by_frequency", [False, True])
 def test_few_ids_of_a_large_table(by_frequency):
-    """Its zeros are written first."""
+    """Most of its rows are zeros."""
     ids = torch.randint(0, 50000, (7, 300), device="cuda") // 2 * 2
     grad = torch.randint(-8, 9, (7, 300, 200), device="cuda").float()
     ids[0] = ids[1, 0]

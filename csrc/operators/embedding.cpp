@@ -16,9 +16,6 @@ namespace {
 
 using torch::headeronly::ScalarType;
 
-// Rows for each id from which on most of a large table is zeros.
-constexpr int64_t kRowsOfId = 4;
-
 struct Operands {
   const Tensor &grad, &ids;
   int64_t rows, columns, padding;
@@ -116,9 +113,6 @@ Tensor gradient(const char* op, const Operands& o, int64_t tables) {
   EmbeddingGradArgs args = any.plan->args;
   point_to(args, o, numbers, rows_of_grad, result);
   args.by_frequency = o.by_frequency;
-  // A kernel that only writes zeros writes them in the order of memory.
-  args.is_zero = !o.sum && args.is_large && count <= rows / kRowsOfId;
-  if (args.is_zero) torch::stable::zero_(result);
   gpu::launch(*any.plan->kernel, any.plan->launch, queue, args);
   return result;
 }

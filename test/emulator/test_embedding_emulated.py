@@ -21,7 +21,7 @@ class Arguments(ctypes.Structure):
         *((name, ctypes.c_void_p) for name in ("ids", "grad", "to")),
         *((name, ctypes.c_int32) for name in ("count", "rows", "columns")),
         ("padding", ctypes.c_int64),
-        *((name, ctypes.c_bool) for name in ("by_frequency", "adds", "is_zero", "is_large")),
+        *((name, ctypes.c_bool) for name in ("by_frequency", "adds", "is_large")),
         *((name, ctypes.c_int32) for name in ("columns_each", "groups")),
         ("by_groups", ctypes.c_uint32 * 3),
     ]
@@ -40,7 +40,6 @@ def gradient(
     chunks_each=1,
     warp=32,
     seed=0,
-    is_zero=False,
     is_large=False,
 ):
     """Gradient by `groups` blocks for the rows of each table, and blocks for `chunks_each` chunks of columns, at most
@@ -48,14 +47,13 @@ def gradient(
     columns = grad.shape[1]
     name, adjacent = TYPES[grad.dtype]
     adjacent = 1 if columns % adjacent else adjacent
-    before = 0.0 if is_zero else torch.nan
-    result = torch.full((rows, columns), before, dtype=grad.dtype) if base is None else base.clone()
+    result = torch.full((rows, columns), torch.nan, dtype=grad.dtype) if base is None else base.clone()
     pointers = [tensor.data_ptr() for tensor in (ids, grad, result)]
     columns_each = chunks_each * warp * adjacent
     count, rows_of_table = len(ids) // tables, rows // tables
     shift = (groups - 1).bit_length()
     divider = (ctypes.c_uint32 * 3)(groups, -(-(2 ** (31 + shift)) // groups), shift)
-    options = padding, by_frequency, base is not None, is_zero, is_large
+    options = padding, by_frequency, base is not None, is_large
     numbers = count, rows_of_table, columns, *options, columns_each, groups, divider
     emulator.launch(
         "csrc/hip/embedding/embedding.hip",
@@ -88,7 +86,7 @@ def test_gradient(columns, dtype, warp):
     ids = torch.randint(0, 100, (300,))
     for seed in (0, 1):
         check(ids, columns, 100, dtype, warp=warp, seed=seed)
-    check(ids[:30], columns, 100, dtype, padding=int(ids[0]), warp=warp, is_zero=True)
+    check(ids[:30], columns, 100, dtype, padding=int(ids[0]), warp=warp)
     check(ids.int(), columns, 100, dtype, padding=int(ids[0]), by_frequency=True, warp=warp, chunks_each=2)
 
 

@@ -85,11 +85,12 @@ struct EmbeddingGrad {
   // Lists the hits of these rows in the order of the ids, if there is room for them, and returns their number. Each
   // warp lists its hits in a place of its own, and moves them up once all warps' numbers are known. Where a warp has
   // more of them than its place has room for, all ids are read again.
-  DEVICE int list(int part, int log) {
+  DEVICE int list(int part, int log, int rows) {
     constexpr int kRounds = kHits / kWarps / kWarp, kPlace = kRounds * kWarp;
     const Range own = share_of(p.count);
     Hit* const place = shared.hits + warp * kPlace;
-    for (int row = thread_id(); row < kEmbeddingRows; row += kEmbeddingThreads) shared.is_hit[row] = false;
+    NOT_UNROLLED
+    for (int row = thread_id(); row < rows; row += kEmbeddingThreads) shared.is_hit[row] = false;
     int count = 0;
     scan<kIds>(part, log, own, [&](Ballot found, int at, int row) {
       const int to = count + bits_below(found, lane);
@@ -211,7 +212,7 @@ struct EmbeddingGrad {
     for (int row = part + (warp << log); row < rows; row += kWarps << log) {
       if (shared.is_hit[row]) continue;
       if (lane == 0) shared.is_long[row] = false;
-      if (p.adds || p.is_zero) continue;
+      if (p.adds) continue;
       UNROLL
       for (int c = 0; c < kChunks; ++c) {
         float zeros[kCount] = {};
@@ -272,7 +273,7 @@ struct EmbeddingGrad {
   DEVICE void run() {
     const int rows = divide(p.rows - 1 - group, p.by_groups) + 1;
     for (int part = 0, log = 0;;) {
-      const int hits = list(part, log);
+      const int hits = list(part, log, rows);
       if (hits > kHits && part + (1 << log) < rows) {
         ++log;
         continue;

@@ -20,7 +20,6 @@ struct EmbeddingGradArgs {
   long long padding;  // this id has no gradient; -1: all have one
   bool by_frequency;  // divide a row's gradient by how often its id occurs
   bool adds;          // add to what the result has
-  bool is_zero;       // the result has zeros only
   bool is_large;      // the result does not fit into a second-level cache, which is left to the gradients
   int columns_each;
   int groups;  // blocks along x, of a table
