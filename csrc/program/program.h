@@ -37,7 +37,9 @@ constexpr int kProgramOpCount = int(sizeof(kProgramOps) / sizeof(kProgramOps[0])
 constexpr int operands(ProgramOp op) { return kProgramOps[int(op)].operands; }
 // Tables of int32 numbers: of a mapped tensor's axes, or of the places to which rows are stored.
 constexpr bool is_map(ProgramOp op) { return op >= ProgramOp::places && op <= ProgramOp::targets; }
-constexpr bool reduces_row(ProgramOp op) { return op >= ProgramOp::row_sum && op <= ProgramOp::row_prod; }
+constexpr bool reduces_row(ProgramOp op) {
+  return op == ProgramOp::row_sum || op == ProgramOp::row_max || op == ProgramOp::row_prod;
+}
 constexpr bool scans_row(ProgramOp op) { return op >= ProgramOp::row_cumsum && op <= ProgramOp::row_cumprod_reversed; }
 constexpr bool scans_products(ProgramOp op) {
   return op == ProgramOp::row_cumprod || op == ProgramOp::row_cumprod_reversed;

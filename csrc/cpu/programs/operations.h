@@ -52,9 +52,12 @@ void operate(ProgramOp op, S* d, Operand<S> a, Operand<S> b, Operand<S> c, int64
 #define REFORMER_VECTORS_1 Vec<S> x
 #define REFORMER_VECTORS_2 Vec<S> x, Vec<S> y
 #define REFORMER_VECTORS_3 Vec<S> x, Vec<S> y, Vec<S> z
-#define REFORMER_LEAF(name) case ProgramOp::name:
-#define REFORMER_ROW_REDUCTION(name) case ProgramOp::name:
-#define REFORMER_ROW_SCAN(name) case ProgramOp::name:
+#define REFORMER_LEAF(name) \
+  case ProgramOp::name: return;
+#define REFORMER_ROW_REDUCTION(name) \
+  case ProgramOp::name: return;
+#define REFORMER_ROW_SCAN(name) \
+  case ProgramOp::name: return;
 #define REFORMER_OP(name, operands, gpu, ...) \
   case ProgramOp::name:                       \
     return each_of_##operands(d, a, b, c, count, [&](REFORMER_VECTORS_##operands) { return __VA_ARGS__; });

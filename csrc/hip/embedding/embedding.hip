@@ -31,7 +31,7 @@ struct EmbeddingGrad {
   struct Shared {
     Hit hits[kHits];
     int count[kWarps];
-    bool is_hit[kEmbeddingRows], is_long[kEmbeddingRows];
+    bool is_long[kEmbeddingRows];
     float sums[kWarps][kColumns];
   };
 
@@ -85,12 +85,10 @@ struct EmbeddingGrad {
   // Lists the hits of these rows in the order of the ids, if there is room for them, and returns their number. Each
   // warp lists its hits in a place of its own, and moves them up once all warps' numbers are known. Where a warp has
   // more of them than its place has room for, all ids are read again.
-  DEVICE int list(int part, int log, int rows) {
+  DEVICE int list(int part, int log) {
     constexpr int kRounds = kHits / kWarps / kWarp, kPlace = kRounds * kWarp;
     const Range own = share_of(p.count);
     Hit* const place = shared.hits + warp * kPlace;
-    NOT_UNROLLED
-    for (int row = thread_id(); row < rows; row += kEmbeddingThreads) shared.is_hit[row] = false;
     int count = 0;
     scan<kIds>(part, log, own, [&](Ballot found, int at, int row) {
       const int to = count + bits_below(found, lane);
@@ -117,20 +115,15 @@ struct EmbeddingGrad {
       barrier();
       UNROLL
       for (int i = 0; i < kRounds; ++i)
-        if (const int own = i * kWarp + lane; own < count) add_hit(before + own, {at[i], row[i]});
+        if (const int own = i * kWarp + lane; own < count) shared.hits[before + own] = {at[i], row[i]};
     } else if (all <= kHits) {
       scan<kIds>(part, log, own, [&](Ballot found, int at, int row) {
-        if (row >= 0) add_hit(before + bits_below(found, lane), {at + lane, row});
+        if (row >= 0) shared.hits[before + bits_below(found, lane)] = {at + lane, row};
         before += bits_of(found);
       });
     }
     barrier();
     return all;
-  }
-
-  DEVICE void add_hit(int number, Hit hit) {
-    shared.hits[number] = hit;
-    shared.is_hit[hit.row] = true;  // by all who write it
   }
 
   using Sums = float[kChunks][kCount];
@@ -206,26 +199,14 @@ struct EmbeddingGrad {
     });
   }
 
-  // Distributes rows over the warps, and the entries of rows with many of them. Rows without any come first: their zeros
-  // are on their way while the others' entries are read.
+  // Distributes rows over the warps, and the entries of rows with many of them.
   DEVICE void add_listed(int part, int log, int rows, int hits) {
     for (int row = part + (warp << log); row < rows; row += kWarps << log) {
-      if (shared.is_hit[row]) continue;
-      if (lane == 0) shared.is_long[row] = false;
-      if (p.adds) continue;
-      UNROLL
-      for (int c = 0; c < kChunks; ++c) {
-        float zeros[kCount] = {};
-        write(row, c, 0, zeros);
-      }
-    }
-    for (int row = part + (warp << log); row < rows; row += kWarps << log) {
-      if (!shared.is_hit[row]) continue;
       const int times = times_of(row, hits);
       if (lane == 0) shared.is_long[row] = times > kLong;
-      if (times > kLong) continue;
+      if (times > kLong || (times == 0 && p.adds)) continue;
       Sums sums = {};
-      add_hits(row, {0, hits}, sums);
+      if (times) add_hits(row, {0, hits}, sums);
       UNROLL
       for (int c = 0; c < kChunks; ++c) write(row, c, times, sums[c]);
     }
@@ -273,7 +254,7 @@ struct EmbeddingGrad {
   DEVICE void run() {
     const int rows = divide(p.rows - 1 - group, p.by_groups) + 1;
     for (int part = 0, log = 0;;) {
-      const int hits = list(part, log, rows);
+      const int hits = list(part, log);
       if (hits > kHits && part + (1 << log) < rows) {
         ++log;
         continue;
