@@ -4,6 +4,10 @@ import pytest
 import torch
 from against_eager import without_dynamo
 from gpu_rules import as_on_gpus
+from torch.fx.experimental.proxy_tensor import make_fx
+
+from torch_reformer.compiler.ir.fx_utils import is_view
+from torch_reformer.compiler.joint_graph.trust_places import trust_places
 
 SCATTERS = {
     "scatter": lambda into, index, source: into.scatter(0, index, source),
@@ -118,3 +122,15 @@ def test_checks_of_places(name):
         assert torch.equal(one, other)
     kinds = [line.kind for report in reports for line in report.lines]
     assert kinds.count("reformer::_row_numbers") == checks
+
+
+def test_views_of_places_have_their_type():
+    def function(x):
+        index = x.argmax(0, keepdim=True).view(-1)
+        numbers = torch.ops.reformer._row_numbers(index, 5, "index_add", 1)
+        return torch.arange(5)[:, None] == numbers.view(1, -1)
+
+    joint = make_fx(function, tracing_mode="fake")(torch.randn(5, 33))
+    trust_places(joint)
+    views = [node for node in joint.graph.nodes if is_view(node) and node.meta["val"].shape == (1, 33)]
+    assert views and {view.meta["val"].dtype for view in views} == {torch.int64}

@@ -64,3 +64,24 @@ def test_products_that_overflow_on_the_way():
     x = torch.full((6, 40), 1.0)
     x[:, 3], x[:, 8] = 1e30, 1e-30
     check(lambda x: x.prod(1), x)
+
+
+@pytest.mark.parametrize("name", ["sum", "prod", "cumsum", "cumprod"])
+def test_elements_are_rounded_before(name):
+    """To the type of the result, which has not all numbers of the other 16-bit type."""
+    x = torch.tensor([[1e5, -1e5, 1e-9], [1, 2, 3]])
+    for before, after in ((torch.bfloat16, torch.float16), (torch.float16, torch.bfloat16), (torch.float32,) * 2):
+        check(lambda x, after=after: getattr(x * 1, name)(1, dtype=after).detach(), x.to(before).detach(), rtol=0.01)
+
+
+@pytest.mark.parametrize("name", ["prod", "cumprod"])
+def test_sizes_of_symbols(name):
+    torch._dynamo.reset()
+
+    def function(x):
+        return getattr((x > 0).long() * 2 + 1, name)(-1)
+
+    compiled = torch.compile(function, backend="reformer", dynamic=True)
+    for size in (3, 9, 30):
+        x = near_one(5, size) - 1
+        assert torch.equal(compiled(x), function(x))

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 
 import pytest
 import torch
 from against_eager import without_dynamo
+from gpu_rules import as_on_gpus
 from marks import needs_aten
 from scan_cases import CALLS, PROGRAMS, SPECIAL, numbers
 from torch import Tensor
@@ -125,6 +127,35 @@ def test_two_flips_are_none():
     check(lambda x: x.flip(0).flip(0), torch.tensor(2.0))
     (one,) = without_dynamo(lambda x: (x.flip(1).flip(1),), [].append)(x)
     assert one.data_ptr() != x.data_ptr() and torch.equal(one, x)
+
+
+@pytest.mark.parametrize("rules", [contextlib.nullcontext, as_on_gpus])
+def test_two_flips_of_whole_numbers(rules):
+    """Numbers that fp32 has not, and types that programs do not store, stay as they are."""
+    large = torch.tensor([[2**24 + 1, 5, -7], [2**53 + 1, -(2**62), 0]])
+    with rules():
+        for x in (large, large.int(), large.to(torch.uint8), large.to(torch.complex64), large.float(), large > 0):
+            for function in (lambda x: x.flip(1).flip(1), lambda x: x[:, ::2].flip(1).flip(1)):
+                assert torch.equal(without_dynamo(function, [].append)(x), function(x))
+
+
+ZEROS = {
+    "cumprod": lambda x: x.clamp(-1, 1).cumprod(1),
+    "prod": lambda x: x.clamp(-1, 1).prod(1),
+    "prod of many": lambda x: x.clamp(-1, 1).repeat(1, 100).prod(1),
+    "two flips": lambda x: x.clamp(-1, 1).flip(1).neg().flip(1),
+}
+
+
+@pytest.mark.parametrize("rules", [contextlib.nullcontext, as_on_gpus])
+@pytest.mark.parametrize("name", ZEROS)
+def test_zeros_of_whole_numbers_have_no_sign(name, rules):
+    def function(x):
+        return 1 / ZEROS[name](x).float()
+
+    x = torch.tensor([[-1, 0, 1, 1]] * 6)
+    with rules():
+        assert torch.equal(without_dynamo(function, [].append)(x), function(x))
 
 
 def test_sums_that_overflow():

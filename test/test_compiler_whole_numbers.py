@@ -1,5 +1,7 @@
 """Whole numbers in programs: those that fp32 holds are exact, and others stay PyTorch's."""
 
+import contextlib
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -76,9 +78,23 @@ def test_numbers_that_are_written_after_they_were_limited():
     assert torch.equal(mine, eager) and all(map(torch.equal, found, expected))
 
 
+@pytest.mark.parametrize("rules", [contextlib.nullcontext, as_on_gpus])
+def test_windows_of_what_is_chosen(rules):
+    """Their elements are not along the dimensions of what they were chosen among."""
+    number = 2**53
+    columns, rows = torch.arange(6).view(6, 1) * number, torch.arange(10) * number
+    is_there = torch.ones(6, 10, dtype=torch.bool)
+    with rules():
+        check(lambda i, t: torch.where(t, i, -1).flatten()[:16].unfold(0, 8, 1) == number, columns, is_there)
+        check(lambda i, t: torch.where(t, i, -1).as_strided((8, 8), (1, 1)) == number, columns, is_there)
+        check(lambda i, t: torch.where(t, i, -1).flatten()[:16].unfold(0, 8, 1) == 5 * number, rows, is_there)
+
+
 def test_sizes_of_symbols():
     def function(i):
-        return pairs(i.clamp(max=i.shape[0]), i), i < i.shape[0]
+        filled = torch.full_like(i, i.shape[0])
+        of_sizes = filled <= i[:1], torch.minimum(filled, i) <= i[:1], torch.where(i > 0, i, i.shape[0]) <= i[:1]
+        return pairs(i.clamp(max=i.shape[0]), i), i < i.shape[0], of_sizes
 
     torch._dynamo.reset()
     compiled = torch.compile(function, backend="reformer", dynamic=True)

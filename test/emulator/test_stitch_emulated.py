@@ -112,7 +112,10 @@ def test_the_last_block_adds_up(case, multiprocessors, kinds):
 def test_lines_of_threads(size, layout):
     value = program.acc() * CHANNEL + FULL
     of_planes = program.acc() * program.plane("plane") + FULL
-    for tested in (Program(program.store(program.acc() * 2 + FULL)), *map(Program, map(program.store, (value, of_planes)))):
+    for tested in (
+        Program(program.store(program.acc() * 2 + FULL)),
+        *map(Program, map(program.store, (value, of_planes))),
+    ):
         for multiprocessors in (1, 3):
             check(tested, size, torch.bfloat16, layout, multiprocessors=multiprocessors)
 

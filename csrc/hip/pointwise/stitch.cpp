@@ -15,8 +15,7 @@
 namespace reformer {
 namespace {
 
-constexpr unsigned kMostBlocksY = 65535;  // of a grid, by CUDA and HIP
-constexpr int kMostScans = 16;            // whose results fit into registers, and parts into shared memory
+constexpr int kMostScans = 16;  // whose results fit into registers, and parts into shared memory
 
 // Why no kernel runs the program, or null.
 const char* unsupported(const ProgramCall& call, const Device& device) {
@@ -53,7 +52,8 @@ Planned<StitchedPlan> planned(const ProgramCall& call, const Device& device) {
   if (launches.lanes && !launches.vectors && needs.scans) return "its rows are too long to be scanned";
   if (needs.scans > kMostScans) return "it scans too many values";
   if (launches.lanes && !launches.vectors && call.program.maps) return "its rows are too long to be read by maps";
-  if (launches.launch.blocks_y > kMostBlocksY) return "its rows are too long for a grid of blocks";
+  if (launches.launch.blocks_y > uint32_t{stitch_launch::kMostBlocksY})
+    return "its rows are too long for a grid of blocks";
   const ProgramText& program = program_text(call);
   std::string name = std::filesystem::path(launches.file()).filename().string() +
                      (launches.channels_along ? "_nhwc_" : "_nchw_") + std::to_string(launches.count) + "_" +

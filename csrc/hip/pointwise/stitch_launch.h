@@ -82,7 +82,7 @@ constexpr int kMostResults = 64;          // of a thread at once, in registers
 constexpr int kLeastGroups = 8;           // groups per thread, if rows end within the last of them
 constexpr int kWideAccess = 4;            // elements that a thread of a row kernel computes at once
 constexpr int kLinesAlone = 8;            // of a thread: one block adds up as many without partial results
-constexpr int kMostY = 65535;             // blocks along y, at most
+constexpr int kMostBlocksY = 65535;       // of a grid, by CUDA and HIP
 constexpr int kFewThreads = 64;           // of a multiprocessor: fewer leave most of its time to single threads
 
 inline int ceil_div(int a, int b) { return (a + b - 1) / b; }
@@ -278,6 +278,19 @@ inline int blocks_at_once(const StitchConfig& config, const StitchNeeds& needs) 
   return values <= kFewValues ? 6 : values <= kManyValues ? 4 : kFewBlocks;
 }
 
+// Blocks that all run at once, and whose threads go from line to line. With reductions kFewBlocks a multiprocessor if
+// threads would have less than kFewLines lines otherwise: each block leaves partial results. What repeats comes from
+// the first-level cache, so that less of what is in flight comes from memory: then there are more, and as many run at
+// once as registers allow.
+inline int looping_blocks(StitchConfig& config, const StitchNeeds& needs, int64_t groups, int multiprocessors) {
+  constexpr int kBlocksOfPeriod = 12, kFewLines = 4;
+  if (!needs.reductions) return multiprocessors * kBlocksOfPeriod;
+  const int most = blocks_at_once(config, needs);
+  if (most > kFewBlocks) config.blocks = most;
+  const int64_t with_lines = groups / (kStitchThreads * kFewLines);
+  return int(std::clamp<int64_t>(with_lines, kFewBlocks * multiprocessors, most * multiprocessors));
+}
+
 // At most 1 << most_across threads of a block share a line.
 inline void launch_lines(StitchConfig& config, const ProgramShape& shape, const StitchNeeds& needs, int multiprocessors,
                          int most_across) {
@@ -286,31 +299,21 @@ inline void launch_lines(StitchConfig& config, const ProgramShape& shape, const 
   a.log_across = log_across(groups, a.lines, most_across);
   const int across = 1 << a.log_across, lines = kStitchThreads >> a.log_across;
   const int of_thread = groups_of_thread(int64_t{a.lines} * groups, needs, multiprocessors);
-  // Blocks that run at once. With reductions three if a thread would have few lines otherwise, whose sums are few
-  // compared with the blocks' partial ones. What repeats comes from the first-level cache, so that less of what is in
-  // flight comes from memory: then there are more, and as many run at once as registers allow.
-  constexpr int kBlocksOfPeriod = 12, kFewLines = 4;
-  int wanted = multiprocessors * kBlocksOfPeriod;
   config.blocks = needs.blocks;
-  if (needs.reductions) {
-    const int most = blocks_at_once(config, needs);
-    const int64_t with_lines = int64_t{a.lines} * groups / (kStitchThreads * kFewLines);
-    wanted = int(std::clamp<int64_t>(with_lines, kFewBlocks * multiprocessors, most * multiprocessors));
-    if (most > kFewBlocks) config.blocks = most;
-  }
+  const auto wanted = [&] { return looping_blocks(config, needs, int64_t{a.lines} * groups, multiprocessors); };
   if (config.channels_along) {
     const int of_columns = ceil_div(groups, across) + int(config.tails);
     const int images = config.images ? int(shape.images) : 1;
     a.image_lines = a.lines / images;
     if (needs.reductions || (needs.period && !needs.maps))
-      spread_lines(a, needs, lines, std::max(1, wanted / (of_columns * images)), !config.images);
+      spread_lines(a, needs, lines, std::max(1, wanted() / (of_columns * images)), !config.images);
     else
       join_lines(a, lines, of_thread);
     launch_groups(config, needs, images, of_columns);
   } else {
     const int blocks_x = ceil_div(a.lines, lines), steps = ceil_div(groups, across);
-    const int parts_along = needs.reductions ? std::clamp(wanted / blocks_x, 1, ceil_div(steps, 2))
-                                             : std::min(ceil_div(steps, of_thread), kMostY);
+    const int parts_along = needs.reductions ? std::clamp(wanted() / blocks_x, 1, ceil_div(steps, 2))
+                                             : std::min(ceil_div(steps, of_thread), kMostBlocksY);
     a.line_groups = blocks_x;
     a.steps = ceil_div(steps, parts_along);
     a.columns_each = a.steps * across * config.count;

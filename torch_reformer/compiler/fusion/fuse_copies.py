@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from ..ir.access import Access
 from ..ir.graph import Indexed, Map, Operation, Random, Reduce, Value, View, is_cast
 from ..ir.index_maps import IndexMap, inverse, without
+from ..ir.scan import Scan
 from ..ir.targets import targets_of
 from .greedy import Fusion
 from .group import FusionGroup, same_kind
@@ -98,7 +99,7 @@ def _copies(group: FusionGroup) -> list[Copy]:
 
 def _continues(operation: Operation, view: View) -> bool:
     """True if the operation reads only the view, which is a copy, in the copy's own order."""
-    if len(operation.operands) != 1 or isinstance(operation, Random) or not view.is_full:
+    if len(operation.operands) != 1 or isinstance(operation, (Random, Scan)) or not view.is_full:
         return False
     return isinstance(operation, Reduce) or view.layout.matches(operation.results[0].layout)
 

@@ -8,7 +8,7 @@ import operator
 import torch
 from torch.fx import GraphModule, Node
 
-from ..ir.fx_utils import arguments_of, base_of, is_view
+from ..ir.fx_utils import arguments_of, base_of, given_again, is_view
 
 aten, reformer = torch.ops.aten, torch.ops.reformer
 _PLACES = (aten.argmax.default, aten.argmin.default)  # whose result is an index
@@ -25,6 +25,7 @@ def trust_places(joint: GraphModule) -> None:
         if size is not None and size <= rows and arguments["tables"] == 1 and _is_only_read(node):
             node.replace_all_uses_with(index)
             joint.graph.erase_node(node)
+            _type_again(index)
 
 
 def _size_along(node: Node) -> int | None:
@@ -40,6 +41,13 @@ def _size_along(node: Node) -> int | None:
     if dim is None:
         return source.numel()
     return source.shape[dim] if source.dim() else 1
+
+
+def _type_again(index: Node) -> None:
+    """Give the views of an index its data type."""
+    for user in filter(is_view, index.users):
+        user.meta["val"] = given_again(user, {})
+        _type_again(user)
 
 
 def _is_only_read(node: Node) -> bool:

@@ -11,11 +11,12 @@ from ..ir.axis_map import AxisMap
 from ..ir.fake_tensors import typed
 from ..ir.graph import Call, Graph, Indexed, Map, View
 from ..ir.through_maps import can_map
+from . import pointwise
 from .indexed import indexed
-from .pointwise import add_map
 from .reduced import mapped
 
 _FLIP = torch.ops.aten.flip.default
+_CLONE = pointwise.RULES[torch.ops.aten.clone.default]
 
 
 def _flip(graph: Graph, value: Tensor, view: View, dims: Sequence[int]) -> View | None:
@@ -23,7 +24,8 @@ def _flip(graph: Graph, value: Tensor, view: View, dims: Sequence[int]) -> View 
     sizes = view.layout.sizes
     over = {dim % len(sizes) for dim in dims} if sizes else set()
     if (source := unflipped(graph, view, over)) is not None and source.value.dtype == value.dtype:
-        return add_map(graph, "clone", lambda x: x, [source], value)
+        if (copy := _CLONE(graph, value, source)) is not None:
+            return copy
     if not can_map(value.device, (sizes[d] for d in over)):
         return None
     return indexed(graph, "flip", typed(value), view, {d: _reversed(sizes[d]) for d in over})
@@ -52,7 +54,7 @@ def unflipped(graph: Graph, view: View, over: set[int]) -> View | None:
     if isinstance(maker, Map) and maker.name == "neg":
         (operand,) = maker.inputs
         source = unflipped(graph, operand, over)
-        return source and mapped(graph, "neg", lambda x: -x, [source], view.value.dtype)
+        return source and mapped(graph, "neg", maker.expression, [source], view.value.dtype)
     if not isinstance(maker, Indexed) or {d for d, axis_map in enumerate(maker.maps) if axis_map} != over:
         return None
     (source,) = maker.inputs

@@ -17,7 +17,7 @@ from ...program import Value as Expression
 from ...program.operations import COMPARISONS
 from ...program.values import as_value, in_order
 from ...runtime.dtypes import FLOATS
-from ..ir.graph import Call, Graph, Indexed, Map, Reduce, Typed, View
+from ..ir.graph import Call, Graph, Indexed, Map, OverDims, Typed, View
 from ..ir.index_maps import without
 from ..ir.iteration_space import reduces_rows
 from ..ir.layout import Layout
@@ -79,7 +79,7 @@ def _is_not_rounded(view: View) -> bool:
         if maker in seen:
             continue
         seen.add(maker)
-        if isinstance(maker, Reduce) or (isinstance(maker, Indexed) and not maker.only_chooses):
+        if isinstance(maker, OverDims) or (isinstance(maker, Indexed) and not maker.only_chooses):
             return False
         if isinstance(maker, Map):
             leaves = [p.full(f"x{i}") for i in range(len(maker.inputs))]

@@ -77,6 +77,10 @@ def add_sum(graph: Graph, value, view, dims=None, keepdim=False, dtype=None, sca
     return result_of(graph, sums, value, over, operand, "scaled", lambda x: x * scale)
 
 
+# The name and expression of a product of whole numbers as one of them: its zeros have no sign.
+COUNTED = "count", lambda x: x + 0.0
+
+
 def in_floats(graph: Graph, value: Tensor, view: View) -> View | None:
     """What programs reduce or scan for a result of the data type of `value`: the view, or numbers of a mask. None if
     they would compute in another data type than PyTorch."""
@@ -84,6 +88,8 @@ def in_floats(graph: Graph, value: Tensor, view: View) -> View | None:
         return None
     if torch.float64 in (view.value.dtype, value.dtype) and view.value.dtype not in (value.dtype, torch.bool):
         return None
+    if value.dtype in NARROW and view.value.dtype not in (value.dtype, torch.bool):
+        return None  # PyTorch rounds the elements before it computes
     if view.value.dtype != torch.bool:
         return view
     return mapped(graph, "_to_copy", lambda x: x, [view], computed_type(value.dtype))
@@ -128,6 +134,8 @@ def product_range(graph: Graph, view: View, count: int) -> tuple[float, float] |
     """The least and the most that a product of up to so many of the view's whole numbers can be; None if it may be
     more than fp32 holds."""
     bounds = range_of(graph, view)
+    if type(count) is not int:
+        return None  # it depends on symbols
     most = max(-bounds.least, bounds.most, 1)
     if most > 1 and not count * math.log2(most) <= math.log2(MOST):
         return None
@@ -142,17 +150,12 @@ def _prod(graph: Graph, value, view, dim=None, keepdim=False, dtype=None):
         operand = bounds and mapped(graph, "_to_copy", lambda x: x, [view], torch.float32)
     else:
         bounds = None
-        operand = in_floats(graph, value, view) if is_as_wide(value, view) else None
+        operand = in_floats(graph, value, view)
     products = operand and reduced(graph, "prod", operand, over)
-    result = products and result_of(graph, products, value, over, operand, "count" if bounds else "cast")
+    result = products and result_of(graph, products, value, over, operand, *(COUNTED if bounds else ()))
     if result and bounds:
         note_range(graph, result, *bounds)
     return result
-
-
-def is_as_wide(value: Tensor, view: View) -> bool:
-    """False if PyTorch rounds the view's elements to a narrower data type before it computes."""
-    return view.value.dtype == torch.bool or view.value.dtype.itemsize <= value.dtype.itemsize
 
 
 def _any(graph: Graph, value, view, dims=(), keepdim=False, inverted=False):

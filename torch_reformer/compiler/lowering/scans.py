@@ -19,7 +19,7 @@ from ..ir.iteration_space import LONGEST_ROW, reduces_rows
 from ..ir.scan import Scan
 from .flips import flipped, unflipped
 from .reduced import dense_in_floats, mapped, wide
-from .reductions import in_floats, is_as_wide, product_range, result_of
+from .reductions import COUNTED, in_floats, product_range, result_of
 from .whole_numbers import MOST, WHOLE, note_range, range_of
 
 aten = torch.ops.aten
@@ -44,13 +44,13 @@ def _scanned(kind: str, graph: Graph, value: Tensor, view: View, d: int, is_reve
         bounds = _bounds(kind, graph, view, view.layout.sizes[d])
         operand = bounds and mapped(graph, "_to_copy", lambda x: x, [view], torch.float32)
     else:
-        operand = in_floats(graph, value, view) if is_as_wide(value, view) else None
+        operand = in_floats(graph, value, view)
     operand = operand and dense_in_floats(graph, operand)
     if operand is None:
         return None
     type = Typed(operand.layout.packed, wide(operand), operand.value.device)
     (scan,) = graph.add(Scan(kind, operand, (d,), is_reversed), [type])
-    result = result_of(graph, View(scan, type.layout), value, (), operand, "count" if bounds else "cast")
+    result = result_of(graph, View(scan, type.layout), value, (), operand, *(COUNTED if bounds else ()))
     if result and bounds:
         note_range(graph, result, *bounds)
     return result

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import torch
 
-from ..ir.graph import Call, Graph, Value, View
+from ..ir.graph import Call, Graph, Map, Value, View
 from ..ir.layout import Layout
 from . import whole_digits
 from .pointwise import expanded
@@ -58,8 +58,10 @@ def whole(graph: Graph, operand: View | int) -> Whole:
 def fits(graph: Graph, operand, dtype: torch.dtype) -> bool:
     """True if the operand has whole numbers, which a cast to this type does not change."""
     if isinstance(operand, View):
-        own = operand.value.dtype
-        return own in (*WHOLE, torch.bool) and (own.itemsize <= dtype.itemsize or range_of(graph, operand).is_exact)
+        own, is_exact = operand.value.dtype, range_of(graph, operand).is_exact
+        if not is_exact and isinstance(operand.value.maker, Map):
+            return False  # a program may compute it, from symbols, where it is read, and only inputs have digits
+        return own in (*WHOLE, torch.bool) and (own.itemsize <= dtype.itemsize or is_exact)
     limits = torch.iinfo(dtype)
     return is_integer(operand) and limits.min <= operand <= limits.max
 
@@ -107,7 +109,8 @@ def _as_read(operand: View, result: Layout, view: View) -> View | None:
     }
     strides = []
     for size, stride in zip(view.layout.sizes, view.layout.strides, strict=True):
-        along, of_operand = stride_of.get(stride, (0, 0)) if size > 1 and stride else (1, 0)
+        # Once: elements of a window, along two dimensions with one stride, may lie beyond the result's dimension.
+        along, of_operand = stride_of.pop(stride, (0, 0)) if size > 1 and stride else (1, 0)
         if not along or (stride and size > along):
             return None
         strides.append(of_operand)
