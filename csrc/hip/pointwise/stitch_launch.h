@@ -271,7 +271,7 @@ inline void join_lines(StitchArgs& a, int lines, int of_thread) {
 // took at most kFewValues and kManyValues, it needed 40 and 64 of them.
 constexpr int kFewBlocks = 3;
 inline int blocks_at_once(const StitchConfig& config, const StitchNeeds& needs) {
-  constexpr int kFewValues = 32, kManyValues = 62, kOfDraws = 32;
+  constexpr int kFewValues = 32, kManyValues = 62, kOfDraws = 40;
   const int of_columns = (needs.added + needs.channels) * config.count + needs.stored * config.count / 2;
   const int of_loads = ceil_div(needs.lines_at_once * needs.bytes * config.count, 4);
   const int values = of_columns + of_loads + needs.steps + kOfDraws * needs.draws;
