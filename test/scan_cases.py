@@ -63,3 +63,18 @@ CALLS = {
     "rounded before": (lambda x: x.detach().cumsum(1, dtype=torch.bfloat16), numbers(6, 40)),
     "in fp64": (lambda x: x.detach().cumsum(1, dtype=torch.float64), numbers(6, 40)),
 }
+
+
+def both_ways(name: str):
+    """Function with running sums or products, "cumsum" or "cumprod", from both ends of rows."""
+
+    def function(x: Tensor) -> tuple[Tensor, Tensor]:
+        scan = getattr(torch, name)
+        return scan(x, 1), scan(x.flip(1), 1).flip(1)
+
+    return function
+
+
+def has_scans(lines) -> bool:
+    """True if kernels of a plan have scans; lines: kinds, and operations."""
+    return any("cum" in operation for _, operations in lines for operation in operations)

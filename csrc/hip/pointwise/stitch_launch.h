@@ -4,88 +4,18 @@
 
 #include <algorithm>
 #include <cmath>
-#include <string>
 
-#include "hip/programs/stitch_args.h"
 #include "hip/programs/stitch_finish.h"
-#include "jit/gpu.h"
-#include "program/program.h"
-#include "stitch_needs.h"
+#include "stitch_rows_launch.h"
 
 namespace reformer {
 
-inline StitchPlacement stitch_placement(const Placement& of) {
-  StitchPlacement placed{};
-  for (int i = 0; i < of.line_digits; ++i) {
-    if (i + 1 < of.line_digits) placed.of_line[i] = make_divider(int(of.of_line[size_t(i)].count));
-    placed.line[i] = int(of.of_line[size_t(i)].stride);
-  }
-  if (of.column_digits) placed.of_column = make_divider(int(of.of_column[0].count));
-  placed.column = int(of.of_column[of.is_transposed() && of.packed() == 1 ? 0 : 1].stride);
-  return placed;
-}
-
-inline StitchTable stitch_table(const Table& of) { return {int(of.rows), int(of.pitch)}; }
-
-struct StitchConfig {
-  StitchArgs args{};
-  int count = 1;       // adjacent elements that a thread computes at once
-  bool tails = false;  // rows end within these elements
-  bool channels_along = false;
-  bool images = false;  // the lines of a block belong to one image
-  int tile_lines = 0;   // lines that a thread computes at once if tensors are transposed
-  // If rows are reduced: threads per row, and groups of `count` elements per thread in registers; 0 if rows are too
-  // long for that.
-  int lanes = 0, vectors = 0;
-  // Blocks for which a multiprocessor must have room, or 0. If rows are too long for registers: groups of a thread that
-  // are read at once.
-  int blocks = 0, ahead = 0;
-  // True if the threads of a row have exactly the row's groups.
-  bool whole_rows() const { return vectors * lanes * count == args.width; }
-  gpu::Launch launch, finish;
-  int64_t workspace_bytes = 0;  // for partial results of reductions; 0: nothing remains to be added up
-  // Semaphores with which the kernel's last blocks add up the partial results, so that no second kernel is needed; 0 if
-  // that is impossible or slower.
-  int semaphores = 0;
-
-  // The kernel's file, and the text that follows the program's there and defines a kernel of this name.
-  const char* file() const {
-    return lanes ? "pointwise/stitch_rows" : tile_lines ? "pointwise/stitch_tiles" : "pointwise/stitch";
-  }
-  std::string text(const std::string& name) const {
-    const std::string each = std::to_string(count), of_row = std::to_string(lanes);
-    if (tile_lines)
-      return "REFORMER_STITCH_TILES(" + name + ", Program, " + std::to_string(tile_lines) + ", " + each + ")\n";
-    const auto next = [](bool value) { return std::string(value ? ", true" : ", false"); };
-    if (!lanes)
-      return "REFORMER_STITCH(" + name + ", Program, " + std::to_string(blocks) + ", " +
-             (channels_along ? "nhwc, " + each + next(images) + next(tails) : "nchw, " + each) + ")\n";
-    const std::string row =
-        vectors
-            ? "RowInRegisters<Program, " + each + ", " + std::to_string(vectors) + ", " + of_row + next(whole_rows())
-            : "LongRow<Program, " + each + ", " + of_row + next(launch.shared_bytes) + ", " + std::to_string(ahead);
-    return "REFORMER_STITCH_ROWS(" + name + ", Program, " + of_row + ", " + std::to_string(launch.threads) + ", " +
-           std::to_string(blocks) + ", " + row + next(tails) + ">)\n";
-  }
-};
-
-// Properties of a GPU that the launch depends on.
-struct StitchGpu {
-  int multiprocessors;  // exact or approximate number
-  int shared_bytes;     // per block
-};
-
 namespace stitch_launch {
 
-constexpr int kSharedBesidesRows = 2048;  // bytes used by a block and the driver
-constexpr int kMostResults = 64;          // of a thread at once, in registers
-constexpr int kLeastGroups = 8;           // groups per thread, if rows end within the last of them
-constexpr int kWideAccess = 4;            // elements that a thread of a row kernel computes at once
-constexpr int kLinesAlone = 8;            // of a thread: one block adds up as many without partial results
-constexpr int kMostBlocksY = 65535;       // of a grid, by CUDA and HIP
-constexpr int kFewThreads = 64;           // of a multiprocessor: fewer leave most of its time to single threads
-
-inline int ceil_div(int a, int b) { return (a + b - 1) / b; }
+constexpr int kMostResults = 64;  // of a thread at once, in registers
+constexpr int kLeastGroups = 8;   // groups per thread, if rows end within the last of them
+constexpr int kLinesAlone = 8;    // of a thread: one block adds up as many without partial results
+constexpr int kFewThreads = 64;   // of a multiprocessor: fewer leave most of its time to single threads
 
 // Numbers of reductions that leave partial results: reductions of planes or channels with one part are complete.
 struct PartialReductions {
@@ -124,107 +54,6 @@ inline int log_across(int groups, int lines, int most, int fewest = 3) {
   }
   while (best > 0 && 1 << (best - 1) >= groups) --best;
   return best;
-}
-
-// Divides rows of groups of `count` elements: chooses the number of threads per row, and of groups per thread.
-inline void divide_rows(StitchConfig& config, const StitchNeeds& needs) {
-  const int groups = ceil_div(config.args.width, config.count);
-  // Elements per thread: fewer if elements need more registers, so that at least two blocks fit on a multiprocessor.
-  const int most = std::clamp(std::min(64 / std::max(needs.bytes, 1), 48 / std::max(needs.numbers, 1)), 8, 32);
-  // Three groups of four where no thread is idle then, as in rows of 96, 192 or 384 elements: with four elements a
-  // thread, the instructions of a row, not its bytes, took the time. More would leave room for one block only.
-  constexpr int kMostWhole = 12;
-  const auto fits = [&](int lanes, int vectors) {
-    const int elements = vectors * config.count;
-    return elements <= most || (vectors * lanes == groups && elements <= kMostWhole);
-  };
-  // Within a warp minimise idle threads, then elements per thread; beyond a warp, the number of threads. Threads that
-  // read 32 adjacent elements at once, or all their elements by few instructions, read few cache lines more than once.
-  constexpr int kFew = 4, kLeastLanes = 8;
-  // Instructions of a row's loop and of its reductions take most of the time if threads access few elements at once:
-  // then a warp has several rows where that leaves no more threads idle.
-  const bool several_rows = config.count < kWideAccess;
-  int least = INT32_MAX;
-  for (int lanes = 32; lanes; lanes /= 2) {
-    const int vectors = ceil_div(groups, lanes), along = config.count * lanes;
-    const bool reads_lines = along >= std::min(32, config.args.width) || (vectors <= kFew && lanes >= kLeastLanes);
-    const bool is_better = several_rows ? vectors * lanes <= least : vectors * lanes < least;
-    if (reads_lines && fits(lanes, vectors) && is_better)
-      least = vectors * lanes, config.lanes = lanes, config.vectors = vectors;
-  }
-  for (int lanes = 64; !config.lanes && lanes <= kStitchMostLanes; lanes *= 2)
-    if (const int vectors = ceil_div(groups, lanes); fits(lanes, vectors))
-      config.lanes = lanes, config.vectors = vectors;
-}
-
-// With groups of eight, a quarter of the threads would be idle in most kernels of rows of 192, 384 or 768 elements, but
-// none with groups of four. On an H200 layer norms take .86 to .93 of the time then, and .4 to .75 if they draw random
-// numbers. With column reductions, whose registers are as many as the elements, that was not measured.
-inline void choose_lanes(StitchConfig& config, const StitchNeeds& needs) {
-  divide_rows(config, needs);
-  if (needs.reductions || !config.lanes || config.whole_rows() || config.count <= kWideAccess) return;
-  StitchConfig narrower = config;
-  narrower.count = kWideAccess, narrower.tails = false, narrower.lanes = narrower.vectors = 0;
-  divide_rows(narrower, needs);
-  if (narrower.lanes && narrower.whole_rows()) config = narrower;
-}
-
-// Rows that are too long for registers are kept in shared memory if that has room for two rows, so that one is read
-// while another one is computed, or for one.
-inline void launch_long_rows(StitchConfig& config, const StitchNeeds& needs, const StitchGpu& gpu) {
-  config.args.held_width = ceil_div(config.args.width, config.count) * config.count;
-  const int64_t bytes = int64_t{config.args.held_width} * needs.bytes;
-  config.blocks = int((gpu.shared_bytes - kSharedBesidesRows) / (bytes + kSharedBesidesRows));
-  config.blocks = std::min(config.blocks, 2);
-  config.ahead = config.blocks || needs.loaded > 2 ? 1 : 2;
-  if (config.blocks) config.launch.shared_bytes = uint32_t((bytes + 15) / 16 * 16);
-  config.lanes = config.blocks == 2 ? kStitchLongRowThreads / 2 : kStitchLongRowThreads;
-  config.args.blocks = std::min(config.args.lines, gpu.multiprocessors * (config.blocks ? config.blocks : 8));
-  config.args.parts = config.args.blocks;
-  config.launch.threads = uint32_t(config.lanes);
-  config.launch.blocks_x = uint32_t(config.args.blocks);
-}
-
-// For reductions per height: how many of a block's rows, `rows` at once, are at one height, and how many parts the rows
-// of a height have. Rows of a block are adjacent where that leaves few threads idle.
-inline void launch_heights(StitchConfig& config, const ProgramShape& shape, const StitchNeeds& needs,
-                           const StitchGpu& gpu, int rows) {
-  constexpr int kFewSums = 8, kLeastSteps = 4;  // numbers of a thread; rows that it adds up
-  StitchArgs& a = config.args;
-  const int width = int(shape.pixels / shape.height);
-  a.heights = int(shape.height);
-  a.image_lines = a.lines / a.heights;
-  a.by_width = make_divider(width);
-  const auto idle = [&](int log) {
-    const int at_once = 1 << log, heights = rows / at_once;
-    return double(ceil_div(a.heights, heights) * heights) / a.heights * ceil_div(a.image_lines, at_once) * at_once;
-  };
-  while (2 << a.log_at_once <= std::min(width, rows)) ++a.log_at_once;
-  for (int log = 0; 1 << log <= rows; ++log)
-    if (idle(log) < 0.9 * idle(a.log_at_once)) a.log_at_once = log;
-  const int groups = ceil_div(a.heights, rows >> a.log_at_once), steps = ceil_div(a.image_lines, 1 << a.log_at_once);
-  const int of_multiprocessor = needs.numbers * config.vectors * config.count <= kFewSums ? 4 : 2;
-  a.image_parts = std::clamp(gpu.multiprocessors * of_multiprocessor / groups, 1, ceil_div(steps, kLeastSteps));
-  a.blocks = groups * a.image_parts;
-  a.parts = a.heights * a.image_parts;
-}
-
-inline void launch_rows(StitchConfig& config, const ProgramShape& shape, const StitchNeeds& needs,
-                        const StitchGpu& gpu) {
-  choose_lanes(config, needs);
-  if (!config.lanes) return launch_long_rows(config, needs, gpu);
-  const int multiprocessors = gpu.multiprocessors;
-  const int threads = std::max(kStitchThreads, config.lanes),
-            steps = ceil_div(config.args.lines, threads / config.lanes);
-  // Each block has partial sums of the columns: beyond these numbers they cost more than the blocks hide.
-  constexpr int kLeastSteps = 16;
-  const int most =
-      needs.numbers ? std::clamp(steps / kLeastSteps, 2 * multiprocessors, 4 * multiprocessors) : 64 * multiprocessors;
-  config.args.blocks = config.args.parts = std::min({steps, std::max(ceil_div(steps, 2), 2 * multiprocessors), most});
-  if (needs.heights) launch_heights(config, shape, needs, gpu, threads / config.lanes);
-  config.args.block_parts = config.args.blocks * config.vectors;
-  config.launch.threads = uint32_t(threads);
-  config.launch.blocks_x = uint32_t(config.args.blocks);
 }
 
 // Blocks for each part of the lines of each image and each of `groups` of columns.

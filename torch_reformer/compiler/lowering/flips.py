@@ -44,7 +44,7 @@ def flipped(graph: Graph, value: Tensor, view: View, d: int) -> View:
 
 
 def unflipped(graph: Graph, view: View, over: set[int]) -> View | None:
-    """What was flipped over just these dimensions, if the view is the result of that, perhaps negated; else None."""
+    """The source of a view that is its flip over just these dimensions, perhaps negated; None for other views."""
     maker = view.value.maker
     if not over or not view.is_full or view.layout != view.value.layout:
         return None

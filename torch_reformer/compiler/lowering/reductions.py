@@ -82,7 +82,7 @@ COUNTED = "count", lambda x: x + 0.0
 
 
 def in_floats(graph: Graph, value: Tensor, view: View) -> View | None:
-    """What programs reduce or scan for a result of the data type of `value`: the view, or numbers of a mask. None if
+    """The view, or a mask's numbers, which programs reduce or scan for a result of the data type of `value`; None if
     they would compute in another data type than PyTorch."""
     if value.dtype not in FLOATS:
         return None
