@@ -79,7 +79,7 @@ PROGRAMS = {
     "chosen": (lambda x: torch.where(x > 0, 3, -4), numbers(6, 40)),
     "arithmetic": (lambda x: ((y := (x > 0).long()) * y + 3 * y - (x > 1).int()) ** 2, numbers(6, 40)),
     "zeros without a sign": (
-        lambda x, t: (1 / (-t.long()).float(), 1 / (x / 100).long(), x / (t.int() * -3), 1 / (t.long() - 1)),
+        lambda x, t: (1 / (-t.long()).float(), 1 / (x / 100).long(), x / (t.int() * -4), 1 / (t.long() - 1)),
         numbers(6, 40),
         numbers(6, 40) > 0,
     ),
