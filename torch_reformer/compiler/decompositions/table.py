@@ -29,6 +29,7 @@ from . import (
     roll,
     scatter_reduce,
     weight_norm,
+    windows,
 )
 
 aten, reformer = torch.ops.aten, torch.ops.reformer
@@ -81,6 +82,7 @@ def decompositions() -> dict:
         one_place,
         scatter_reduce,
         weight_norm,
+        windows,
         conv1d,
     ):
         for op, rule in module.DECOMPOSITIONS.items():
