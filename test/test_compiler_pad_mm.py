@@ -174,6 +174,92 @@ def test_gradients_that_are_given(bias, copied, monkeypatch):
     assert sum(1088 in sizes_of(each) for each in products(graphs[1])) == (2 if copied else 0)
 
 
+class Mixer(nn.Module):
+    """A perceptron along the tokens (MLP-Mixer). An odd number of inner features makes two more products unaligned."""
+
+    def __init__(self, tokens, inner, activation):
+        super().__init__()
+        self.norm, self.first, self.second = nn.LayerNorm(WIDTH), nn.Linear(tokens, inner), nn.Linear(inner, tokens)
+        self.activation = activation
+
+    def forward(self, x):
+        mixed = self.second(self.activation(self.first(self.norm(x).transpose(1, 2))))
+        return (x + mixed.transpose(1, 2)).float().square().mean()
+
+
+@pytest.mark.parametrize("activation", [F.gelu, lambda x: x], ids=["gelu", "none"])
+@pytest.mark.parametrize("inner", [64, 75])
+def test_products_along_tokens(inner, activation, monkeypatch):
+    model, inputs = Mixer(67, inner, activation), (torch.randn(4, 67, WIDTH, requires_grad=True),)
+    exact, expected = (step(model, model, inputs, dtype) for dtype in (None, torch.bfloat16))
+    function, graphs = compiled(model, monkeypatch)
+    for _ in range(2):  # the second time in memory that was used before
+        assert_near(step(function, model, inputs), expected, exact)
+    for graph in graphs:
+        for each in products(graph):
+            matrices = [view.layout.strides for view in each.operands if len(view.layout.sizes) == 2]
+            assert all(max(strides) % 8 == 0 and min(strides) == 1 for strides in matrices), each
+
+
+@pytest.mark.parametrize("bad", [float("nan"), float("inf")])
+def test_padding_spreads_nothing(bad, monkeypatch):
+    """A NaN or an infinity reaches the rows, columns and sums that it reaches in PyTorch's products."""
+    model, x = Mixer(67, 75, F.relu), torch.randn(4, 67, WIDTH)
+    x[1, 5, 3] = bad
+    expected = step(model, model, (x.requires_grad_(),))
+    found = step(compiled(model, monkeypatch)[0], model, (x,))
+    for one, other in zip(found, expected, strict=True):
+        assert torch.equal(one.isfinite(), other.isfinite())
+
+
+PRODUCTS_OF_ONE = {
+    "with its transpose": lambda x: x @ x.t(),
+    "its transpose before": lambda x: x.t() @ x,
+    "with itself": lambda x: x[:67] @ x[:67],
+    "and another": lambda x: (x @ x.t()[:, :3]) @ x[:3],
+    "of a transpose": lambda x: x.t()[:, :67] @ x[:67],
+}
+
+
+@pytest.mark.parametrize("name", PRODUCTS_OF_ONE)
+def test_products_of_one_matrix(name, monkeypatch):
+    x = torch.randn(80, 67, requires_grad=True)
+    tangent = None
+
+    def run(function, dtype):
+        nonlocal tangent
+        with torch.autocast("cpu", dtype=torch.bfloat16, enabled=dtype is not None):
+            found = function(x)
+        tangent = torch.randn(found.shape) if tangent is None else tangent
+        return [found.detach(), *torch.autograd.grad(found, x, tangent.to(found.dtype))]
+
+    function = lambda x: PRODUCTS_OF_ONE[name](x.sigmoid() * x)  # noqa: E731
+    exact, expected = (run(function, dtype) for dtype in (None, torch.bfloat16))
+    assert_near(run(torch.compile(function, backend=reformer), torch.bfloat16), expected, exact)
+
+
+def test_inputs_and_results_of_the_graph(monkeypatch):
+    """A product whose rows are padded may be a result, and its input one of the graph's; weights may be [terms,
+    columns]."""
+    monkeypatch.setattr(pad_mm, "DEEP", WIDTH)
+    first, second = torch.randn(67, 75, requires_grad=True), torch.randn(75, 67, requires_grad=True)
+    x = torch.randn(96, 67, requires_grad=True)
+
+    def function(x):
+        inner = x @ first
+        return inner, torch.addmm(first[0, :67], inner.relu(), second)
+
+    def run(function, dtype):
+        torch.manual_seed(1)
+        with torch.autocast("cpu", dtype=torch.bfloat16, enabled=dtype is not None):
+            found = function(x)
+        return [*found, *torch.autograd.grad(found, [x, first, second], [torch.randn_like(each) for each in found])]
+
+    exact, expected = (run(function, dtype) for dtype in (None, torch.bfloat16))
+    found = run(torch.compile(function, backend=reformer), torch.bfloat16)
+    assert_near([each.detach() for each in found], [each.detach() for each in expected], exact)
+
+
 @pytest.mark.parametrize("pads", [(0, 3), (0, 3, 0, 0), (1, 3), (0, 3, 0, 1), (0, -1)], ids=str)
 @pytest.mark.parametrize("sizes", [(6, 33), (2, 3, 33), (1, 33), (2, 3, 4, 5)], ids=str)
 def test_zeros_behind_rows(sizes, pads):

@@ -1,12 +1,16 @@
 """Pad matrices of 16-bit types whose rows do not begin at multiples of 16 bytes. The vendors' fast matrix-product
 kernels don't take such matrices, and other kernels take three to seven times as long. A vocabulary of 30522 or 50257
-words makes such rows, in the scores and in their gradient.
+words makes such rows, in the scores and in their gradient, and so do products along the 14 * 14 patches of an image
+(MLP-Mixer, gMLP).
 
-Zeros are added to the weight and the bias, so that the product has more columns of scores, which nobody reads; and to
-each row of the gradient, so that products with it and sums of it include the zeros. The kernel that writes the gradient
-or casts the weight writes the zeros, too (lowering/constant_pad.py, passes/pad_casts.py). Scores that are results of
+Zeros are added to the weight and the bias, so that the product has more columns, which nobody reads; and to each row of
+an input or a gradient, so that products with it and sums of it include the zeros. The kernel that writes the rows or
+casts the weight writes the zeros, too (lowering/constant_pad.py, passes/pad_casts.py). Products that are results of
 the graph, whose strides are promised, are copied, and so are gradients that are inputs of the graph, if the loss is
-computed outside."""
+computed outside.
+
+An infinity or NaN meets zeros only in columns that nobody reads: where two matrices are multiplied along padded rows,
+both have the zeros."""
 
 from __future__ import annotations
 
@@ -31,6 +35,7 @@ _IN_FORWARD = "reformer_in_forward"  # in a node's meta: it pads a tensor that t
 LEAST_WIDTH, LEAST = 64, 1 << 20  # elements
 DEEP = 256  # of so many terms in each sum of a product, padding saves more time than copying the result takes
 _mm, _sum = aten.mm.default, aten.sum.dim_IntList
+_PRODUCTS = {_mm, aten.addmm.default}
 _RESHAPES = {aten.view.default, aten._unsafe_view.default, aten.alias.default}
 _TRANSPOSED = {aten.t.default, aten.permute.default}
 
@@ -39,10 +44,10 @@ def pad_mm(joint: GraphModule) -> None:
     """Pad matrices of a joint graph, so that the forward and the backward pad them alike."""
     padding = _Padding(joint)
     for node in list(joint.graph.nodes):
-        if node.target in (_mm, aten.addmm.default):
+        if node.target in _PRODUCTS:
             padding.pad_columns(node)
     for node in list(joint.graph.nodes):
-        if node.target is scaled or is_element_wise(node) or node.op == "placeholder":
+        if node.target in (scaled, aten.clone.default) or is_element_wise(node) or node.op == "placeholder":
             padding.pad_rows(node)
 
 
@@ -77,20 +82,21 @@ def _missing(value) -> int:
 class _Padding:
     def __init__(self, joint: GraphModule):
         self.joint, self.graph = joint, joint.graph
-        self.padded: dict[Node, Node] = {}  # weights and biases
+        self.padded: dict[tuple[Node, tuple[int, ...]], Node] = {}  # weights and biases, by their pads
+        self.source: dict[Node, tuple[Node, tuple[int, ...]]] = {}  # of these
 
     def pad_columns(self, product: Node) -> None:
-        """Add columns to a product with a transposed weight, with or without a bias."""
+        """Add columns to a product with a weight, with or without a bias."""
         count, target = _missing(product.meta.get("val")), product.target
         *bias, input, factor = product.args
         weight, is_transposed = _untransposed(factor)
-        if not count or product.kwargs or not is_transposed or not _is_matrix(weight):
+        if not count or product.kwargs or not _is_matrix(weight) or _is_larger(weight, product):
             return
         columns = product.meta["val"].shape[1]
         results = _graph_results(product)
         if any(each.meta["val"].shape != (columns,) for each in bias):
             return
-        if results and weight.meta["val"].shape[1] < DEEP:
+        if results and input.meta["val"].shape[1] < DEEP:
             return
         copies = [self._copied_result(result) for result in results]
 
@@ -100,9 +106,9 @@ class _Padding:
         changed = with_choice([product], choose, ANY_ORDER | OF_MATRICES)
         if changed:
             apply(self.joint, changed)
-            operands = [self._with_zeros(each, count) for each in (*bias, weight)]
-            operands[-1] = self._called(product, aten.permute.default, operands[-1], [1, 0])
-            padded = self._called(product, target, *operands[:-1], input, operands[-1])
+            bias = [self._with_zeros(each, count) for each in bias]
+            factor = self._factor(product, weight, is_transposed, count, adds_rows=is_transposed)
+            padded = self._called(product, target, *bias, input, factor)
             self._put(self._called(product, aten.slice.Tensor, padded, 1, 0, columns), product)
         else:
             for copy in copies:
@@ -117,8 +123,8 @@ class _Padding:
         return copy
 
     def pad_rows(self, node: Node) -> None:
-        """Pad the rows of an element-wise result, or of an input, that is read by matrix products and sums over rows
-        only."""
+        """Pad the rows of an element-wise result, a copy, or an input of the graph that is read by matrix products and
+        sums over rows only."""
         count = _missing(node.meta.get("val"))
         hoisted = node.args[0] if node.target is scaled else None
         if not count or (
@@ -126,7 +132,7 @@ class _Padding:
         ):
             return
         matrix, columns = node, node.meta["val"].shape[-1]
-        while len(matrix.users) == 1 and (view := next(iter(matrix.users))).target in _RESHAPES:
+        while (view := _only_view(matrix)) is not None:
             matrix = view
         rows, *others = matrix.meta["val"].shape
         if others != [columns]:
@@ -136,7 +142,7 @@ class _Padding:
             return
         source = hoisted or node
         if source.op == "placeholder":
-            if _depth(users) < DEEP:
+            if _depth(users, matrix) < DEEP:
                 return
             before = next(each for each in self.graph.nodes if each.op != "placeholder")
         else:
@@ -149,29 +155,45 @@ class _Padding:
         if padded.meta["val"].dim() != 2:
             padded = self._called(matrix, aten.view.default, padded, [rows, columns + count])
         for user in users:
-            self._use(padded, user, count, columns)
+            self._use(matrix, padded, user, count, columns)
 
-    def _use(self, padded: Node, user: Node, count: int, columns: int) -> None:
+    def _use(self, matrix: Node, padded: Node, user: Node, count: int, columns: int) -> None:
         """Make an operator read the matrix with padded rows instead."""
         if user.target is _sum:
             sums = self._called(user, _sum, padded, *user.args[1:], **user.kwargs)
             self._put(self._called(user, aten.slice.Tensor, sums, -1, 0, columns), user)
+        elif user.target in _PRODUCTS and user.args[-2] is matrix:
+            weight, is_transposed = _untransposed(user.args[-1])
+            factor = self._factor(user, weight, is_transposed, count, adds_rows=not is_transposed)
+            if is_transposed:  # its input is in the forward; to pad that again would take longer than to save it
+                padded.meta["recompute"] = CheckpointPolicy.MUST_SAVE
+            _untransposed(factor)[0].meta["recompute"] = CheckpointPolicy.MUST_SAVE
+            self._put(self._called(user, user.target, *user.args[:-2], padded, factor), user)
         elif user.target is _mm:
-            weight = self._with_zeros(_untransposed(user.args[1])[0], count)
-            weight.meta["recompute"] = CheckpointPolicy.MUST_SAVE
-            self._put(self._called(user, _mm, padded, weight), user)
+            result = self._called(user, _mm, user.args[0], padded)
+            result = self._called(user, aten.slice.Tensor, result, 1, 0, columns)
+            self._put(self._called(user, aten.clone.default, result, memory_format=torch.contiguous_format), user)
         else:
             for product in list(user.users):
                 transposed = self._called(product, aten.permute.default, padded, [1, 0])
                 result = self._called(product, _mm, transposed, product.args[1])
                 self._put(self._called(product, aten.slice.Tensor, result, 0, 0, columns), product)
 
-    def _with_zeros(self, node: Node, count: int) -> Node:
-        """A weight with `count` more rows, or a bias with `count` more elements."""
-        if node not in self.padded:
-            pads = [*[0] * (2 * node.meta["val"].dim() - 1), count]
-            self.padded[node] = self._called(node.next, constant_pad, node, pads)
-        return self.padded[node]
+    def _factor(self, product: Node, weight: Node, is_transposed: bool, count: int, adds_rows: bool) -> Node:
+        """The second factor of a product, of a weight with more rows or columns."""
+        weight = self._with_zeros(weight, count, adds_rows)
+        return self._called(product, aten.permute.default, weight, [1, 0]) if is_transposed else weight
+
+    def _with_zeros(self, node: Node, count: int, adds_rows: bool = True) -> Node:
+        """A weight with `count` more rows or columns, or a bias with `count` more elements."""
+        dimensions = node.meta["val"].dim()
+        source, pads = self.source.get(node, (node, (0,) * 2 * dimensions))
+        end = 2 * dimensions - 1 if adds_rows else 1
+        pads = tuple(pad + count if i == end else pad for i, pad in enumerate(pads))
+        if (source, pads) not in self.padded:
+            padded = self._called(source.next, constant_pad, source, list(pads))
+            self.padded[source, pads], self.source[padded] = padded, (source, pads)
+        return self.padded[source, pads]
 
     def _called(self, before: Node, target: Callable, *args, **kwargs) -> Node:
         with self.graph.inserting_before(before):
@@ -191,10 +213,16 @@ class _Padding:
                 self.graph.erase_node(unused)
 
 
-def _depth(users: Iterable[Node]) -> int:
+def _depth(users: Iterable[Node], matrix: Node) -> int:
     """The number of multiplications, by products among the users of a matrix, of each of its elements."""
-    products = (each for user in users for each in (user, *user.users) if each.target is _mm)
-    return sum(product.meta["val"].shape[1] for product in products)
+    products = (each for user in users for each in (user, *user.users) if each.target in _PRODUCTS)
+    return sum(product.meta["val"].shape[int(product.args[-1] is not matrix)] for product in products)
+
+
+def _only_view(node: Node) -> Node | None:
+    """The reshaped node if only sums read the node besides, which the kernel that writes the rows can compute."""
+    others = [user for user in node.users if user.target is not _sum]
+    return others[0] if len(others) == 1 and others[0].target in _RESHAPES else None
 
 
 def _are_sums(nodes: Iterable[Node]) -> bool:
@@ -204,6 +232,10 @@ def _are_sums(nodes: Iterable[Node]) -> bool:
 def _is_matrix(node: Node) -> bool:
     value = node.meta.get("val")
     return isinstance(value, Tensor) and value.dim() == 2 and value.is_contiguous()
+
+
+def _is_larger(node: Node, other: Node) -> bool:
+    return node.meta["val"].numel() > other.meta["val"].numel()
 
 
 def _graph_results(node: Node) -> list[Node]:
@@ -225,8 +257,10 @@ def _takes_padded_rows(user: Node, matrix: Node) -> bool:
     """True if the operator's result can be had from the matrix with zeros behind each of its rows."""
     if user.target is _sum:
         return list(user.args[1]) in ([0], [-2])
-    if user.target is _mm:
-        weight, is_transposed = _untransposed(user.args[1])
-        return user.args[0] is matrix and not is_transposed and _is_matrix(weight)
+    if user.target in _PRODUCTS and user.args[-2] is matrix:
+        weight, _ = _untransposed(user.args[-1])
+        return weight is not matrix and _is_matrix(weight) and not user.kwargs
+    if user.target is _mm:  # whose result is copied without the columns for the zeros
+        return _untransposed(user.args[0])[0] is not matrix and not _is_larger(user, matrix)
     others = [each for each in user.users if each.target is not _mm or each.args[0] is not user or each.args[1] is user]
     return _untransposed(user) == (matrix, True) and not others
