@@ -77,6 +77,7 @@ from .pre_grad.attention_patterns import replace_written_attention
 from .pre_grad.instance_norm import replace_instance_norm
 from .pre_grad.join_projections import join_projections
 from .pre_grad.own_convolutions import replace_own_convolutions
+from .pre_grad.postpone_expands import postpone_expands
 from .pre_grad.shared_heads import share_heads
 from .runtime.compiled import Compiled
 from .runtime.executable import Executable
@@ -92,7 +93,7 @@ def pre_grad(module: GraphModule) -> None:
     of_attention = replace_written_attention, simplify_masks, simplify_operands, share_heads, join_projections
     for inner in [each for each in module.modules() if isinstance(each, GraphModule)]:
         required(replace_own_convolutions, inner)
-        for rewrite in (replace_instance_norm, *of_attention):
+        for rewrite in (replace_instance_norm, postpone_expands, *of_attention):
             attempted(functools.partial(optional, rewrite, inner), inner)
 
 
