@@ -38,7 +38,7 @@ def copy_sources_once(graph: Graph) -> None:
             instead[result] = View(copy, result.layout)
             for reader in readers[value]:
                 if isinstance(reader, Reduce):
-                    reader.input = View(copy, _relaid(reader.input.layout, second))
+                    reader.input = View(copy, relaid(reader.input.layout, second))
     graph.substitute(instead)
 
 
@@ -59,11 +59,12 @@ def _second(first: Operation, readers: dict[Value, list[Operation | None]]) -> C
     ):
         return None
     others = [reader for reader in reading if reader is not copies[0]]
-    return copies[0] if all(isinstance(other, Reduce) and _can_read(other, copies[0]) for other in others) else None
+    return copies[0] if all(isinstance(other, Reduce) and can_read(other, copies[0]) for other in others) else None
 
 
-def _can_read(reduce: Reduce, copy: Call) -> bool:
-    layout = _relaid(reduce.input.layout, copy)
+def can_read(reduce: Reduce, copy: Call) -> bool:
+    """True if a sum of what a copy reads can be one of the copy."""
+    layout = relaid(reduce.input.layout, copy)
     if layout is None or not layout.is_dense:
         return False
     return find_space(layout.numel, {((1, layout.numel),)}, {without(layout, reduce.over)}) is not None
@@ -84,7 +85,7 @@ def _in_source(layout: Layout, first: Call) -> View | None:
     return View(source.value, Layout(sizes, strides, source.layout.offset))
 
 
-def _relaid(layout: Layout, copy: Call) -> Layout | None:
+def relaid(layout: Layout, copy: Call) -> Layout | None:
     """The layout, in the result of a copy, of elements that have this layout in its source; None if they have none, or
     if they are not all of it."""
     copied = copy.operands[0].layout
