@@ -29,9 +29,7 @@ def graph_of(narrow=torch.bfloat16, wide=torch.float32, is_result=False, is_part
     sizes = (3, 4, 4) if is_part else MOVED
     call = ir.Call(_contiguous, (ir.View(cast, Layout(sizes, (20, 1, 5))),), {})
     (copy,) = graph.add(call, [ir.Typed(Layout.row_major(sizes), wide, CPU)])
-    (read,) = graph.add(
-        ir.Map([ir.View(copy, copy.layout)], "neg", lambda x: -x), [ir.Typed(copy.layout, wide, CPU)]
-    )
+    (read,) = graph.add(ir.Map([ir.View(copy, copy.layout)], "neg", lambda x: -x), [ir.Typed(copy.layout, wide, CPU)])
     graph.outputs = [ir.View(copy if is_result else read, copy.layout)]
     return graph
 

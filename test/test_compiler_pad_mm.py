@@ -6,6 +6,7 @@ import torch.nn.functional as F
 from marks import needs_aten
 from torch import nn
 from torch._functorch import config as functorch_config
+from torch.utils.checkpoint import checkpoint
 
 from torch_reformer.compiler import pipeline
 from torch_reformer.compiler.backend import reformer
@@ -258,6 +259,116 @@ def test_inputs_and_results_of_the_graph(monkeypatch):
     exact, expected = (run(function, dtype) for dtype in (None, torch.bfloat16))
     found = run(torch.compile(function, backend=reformer), torch.bfloat16)
     assert_near([each.detach() for each in found], [each.detach() for each in expected], exact)
+
+
+def run_in_bf16(function, leaves, *inputs):
+    """Results and gradients of a function of inputs and leaves, under autocast to bf16."""
+    with torch.autocast("cpu", torch.bfloat16):
+        found = function(*inputs)
+    found = found if isinstance(found, tuple) else (found,)
+    gradients = torch.autograd.grad(sum(each.float().square().sum() for each in found), leaves)
+    return [*(each.detach() for each in found), *gradients]
+
+
+def parameter(*sizes, dtype=torch.float32):
+    return nn.Parameter(torch.randn(sizes).to(dtype))
+
+
+def of_a_product(x, y, z):
+    inner = F.linear(x.relu(), y)
+    return inner, z.sigmoid() @ inner
+
+
+def of_a_sum(x, y, z):
+    x = x.relu() * 2
+    return x.sum(dim=None, keepdim=True) + x @ y * z
+
+
+def of_few_rows(x, y, z):
+    return F.cross_entropy(F.linear(F.gelu(x @ z), y), torch.arange(16))
+
+
+SEVERAL = {  # functions, and the sizes of their arguments
+    "a product is a weight": (of_a_product, (75, 75), (67, 75), (96, 75)),
+    "the transpose of a weight": (lambda x, y, z: (x.relu() @ y.t()) @ z.t(), (96, 75), (67, 75), (96, 67)),
+    "a tied weight": (lambda x, y, z: (x.relu() @ y).relu() @ y.t() * z, (96, 67), (67, 75), (1, 67)),
+    "a summand of its product": (lambda x, y, z: torch.addmm(x.relu(), x.relu(), y) * z, (67, 67), (67, 67), (1, 67)),
+    "a sum over all": (of_a_sum, (96, 67), (67, 75), (1, 75)),
+    "fewer rows than terms": (of_few_rows, (16, 96), (131, 96), (96, 96)),
+}
+
+
+@pytest.mark.filterwarnings("error:.*torch_reformer")
+@pytest.mark.parametrize("deep", [1, 256])
+@pytest.mark.parametrize("name", SEVERAL)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=["autocast", "bf16"])
+def test_several_products(name, dtype, deep, monkeypatch):
+    """No stage fails, which would be a warning, and results are as PyTorch's."""
+    monkeypatch.setattr(pad_mm, "DEEP", deep)
+    function, *sizes = SEVERAL[name]
+    leaves = [parameter(*each, dtype=dtype) for each in sizes]
+    expected = run_in_bf16(function, leaves, *leaves)
+    wide = [each.detach().double().requires_grad_() for each in leaves]
+    exact = function(*wide)
+    exact = exact if isinstance(exact, tuple) else (exact,)
+    exact += torch.autograd.grad(sum(each.square().sum() for each in exact), wide)
+    found = run_in_bf16(torch.compile(function, backend=reformer), leaves, *leaves)
+    for one, other, right in zip(found, expected, exact, strict=True):
+        assert one.stride() == other.stride() and one.dtype == other.dtype
+        assert (one - right).norm() <= 1.3 * (other - right).norm() + 2e-3 * right.norm()
+
+
+VIEWED = {
+    "transposed": lambda y: y.t(),
+    "some columns": lambda y: y[:, :50],
+    "some rows": lambda y: y[3:50],
+    "repeated": lambda y: y.unsqueeze(0).expand(3, -1, -1),
+    "itself and a view": lambda y: (y, y.view(4, 24, 75)),
+}
+
+
+@pytest.mark.parametrize("name", VIEWED)
+def test_views_that_are_results(name, monkeypatch):
+    monkeypatch.setattr(pad_mm, "DEEP", 1)
+    x, weight = parameter(96, 67), parameter(75, 67)
+
+    def function(x):
+        return VIEWED[name](F.linear(x.sigmoid(), weight))
+
+    found, expected = (run_in_bf16(each, [x], x) for each in (torch.compile(function, backend=reformer), function))
+    for one, other in zip(found, expected, strict=True):
+        torch.testing.assert_close(one, other, rtol=2e-2, atol=2e-2)
+        assert one.stride() == other.stride()
+
+
+@pytest.mark.parametrize("product", [F.linear, lambda x, y: torch.addmm(y[:, 0], x, y.t())], ids=["linear", "addmm"])
+def test_checkpoints_save_no_rows(product, monkeypatch):
+    """What a checkpoint computes again is not saved for its padding."""
+    weights = [parameter(67, 67) for _ in range(3)]
+
+    def function(x):
+        for weight in weights:
+            x = x + checkpoint(lambda x, w: F.gelu(product(F.gelu(product(x, w)), w)), x, weight, use_reentrant=False)
+        return x
+
+    x, saved = parameter(512, 67), []
+
+    def pack(tensor):
+        saved.append(tensor)
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor), torch.autocast("cpu", torch.bfloat16):
+        torch.compile(function, backend=reformer)(x)
+    assert sum(each.numel() >= 512 * 67 for each in saved) <= len(weights) + 1
+
+
+def test_inputs_are_copied_for_deep_products_only(monkeypatch):
+    """Products of a product with an input don't read the input."""
+    monkeypatch.setattr(pad_mm, "DEEP", 64 + 64 + 1)  # the input is multiplied in the forward and for a gradient
+    x, first, second = (parameter(*sizes, dtype=torch.bfloat16) for sizes in ((96, 67), (67, 64), (64, 640)))
+    function, graphs = compiled(lambda x: x @ first @ second, monkeypatch)
+    function(x)
+    assert 67 in sizes_of(products(graphs[0])[0])
 
 
 @pytest.mark.parametrize("pads", [(0, 3), (0, 3, 0, 0), (1, 3), (0, 3, 0, 1), (0, -1)], ids=str)

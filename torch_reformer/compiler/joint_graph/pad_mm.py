@@ -9,11 +9,12 @@ casts the weight writes the zeros, too (lowering/constant_pad.py, passes/pad_cas
 the graph, whose strides are promised, are copied, and so are gradients that are inputs of the graph, if the loss is
 computed outside.
 
-An infinity or NaN meets zeros only in columns that nobody reads: where two matrices are multiplied along padded rows,
-both have the zeros."""
+Where two matrices are multiplied along padded rows, both have the zeros, so an infinity or NaN meets none of them. What
+the other extra columns hold is never read."""
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterable
 
 import torch
@@ -36,6 +37,7 @@ LEAST_WIDTH, LEAST = 64, 1 << 20  # elements
 DEEP = 256  # of so many terms in each sum of a product, padding saves more time than copying the result takes
 _mm, _sum = aten.mm.default, aten.sum.dim_IntList
 _PRODUCTS = {_mm, aten.addmm.default}
+_TAGS = "recompute", "ac_graph_id", "stack_trace"  # what activation checkpointing and errors need of a node
 _RESHAPES = {aten.view.default, aten._unsafe_view.default, aten.alias.default}
 _TRANSPOSED = {aten.t.default, aten.permute.default}
 
@@ -43,6 +45,8 @@ _TRANSPOSED = {aten.t.default, aten.permute.default}
 def pad_mm(joint: GraphModule) -> None:
     """Pad matrices of a joint graph, so that the forward and the backward pad them alike."""
     padding = _Padding(joint)
+    for node in joint.graph.find_nodes(op="call_function", target=aten._to_copy.default):
+        padding.cast_before_transposing(node)
     for node in list(joint.graph.nodes):
         if node.target in _PRODUCTS:
             padding.pad_columns(node)
@@ -82,18 +86,30 @@ def _missing(value) -> int:
 class _Padding:
     def __init__(self, joint: GraphModule):
         self.joint, self.graph = joint, joint.graph
-        self.padded: dict[tuple[Node, tuple[int, ...]], Node] = {}  # weights and biases, by their pads
-        self.source: dict[Node, tuple[Node, tuple[int, ...]]] = {}  # of these
+        self.padded: set[Node] = set()  # weights and biases with zeros
+
+    def cast_before_transposing(self, cast: Node) -> None:
+        """Transpose what was cast, not the cast's operand, as in `x @ weight.t()` under autocast: a weight to which
+        zeros can be added is contiguous."""
+        matrix, is_transposed = _untransposed(cast.args[0])
+        if is_transposed and cast.kwargs.keys() == {"dtype"} and _is_matrix(matrix):
+            moved = self._called(cast, aten._to_copy.default, matrix, **cast.kwargs)
+            moved.meta = cast.meta | {"val": moved.meta["val"]}
+            self._put(self._called(cast, aten.permute.default, moved, [1, 0], like=cast), cast)
 
     def pad_columns(self, product: Node) -> None:
         """Add columns to a product with a weight, with or without a bias."""
         count, target = _missing(product.meta.get("val")), product.target
         *bias, input, factor = product.args
         weight, is_transposed = _untransposed(factor)
-        if not count or product.kwargs or not _is_matrix(weight) or _is_larger(weight, product):
+        if not count or product.kwargs or not _is_matrix(weight):
+            return
+        if not is_transposed and _size(weight) > _size(product):  # zeros in each of its rows cost a kernel
             return
         columns = product.meta["val"].shape[1]
         results = _graph_results(product)
+        if not all(each.meta["val"].is_contiguous() for each in results):
+            return
         if any(each.meta["val"].shape != (columns,) for each in bias):
             return
         if results and input.meta["val"].shape[1] < DEEP:
@@ -106,10 +122,10 @@ class _Padding:
         changed = with_choice([product], choose, ANY_ORDER | OF_MATRICES)
         if changed:
             apply(self.joint, changed)
-            bias = [self._with_zeros(each, count) for each in bias]
-            factor = self._factor(product, weight, is_transposed, count, adds_rows=is_transposed)
-            padded = self._called(product, target, *bias, input, factor)
-            self._put(self._called(product, aten.slice.Tensor, padded, 1, 0, columns), product)
+            bias = [self._with_zeros(each, count, 0) for each in bias]
+            factor = self._factor(product, weight, is_transposed, count, 0 if is_transposed else 1)
+            padded = self._called(product, target, *bias, input, factor, like=product)
+            self._put(self._called(product, aten.slice.Tensor, padded, 1, 0, columns, like=product), product)
         else:
             for copy in copies:
                 copy.replace_all_uses_with(copy.args[0])
@@ -141,63 +157,65 @@ class _Padding:
         if not all(_takes_padded_rows(user, matrix) for user in users) or _are_sums(users):
             return
         source = hoisted or node
-        if source.op == "placeholder":
-            if _depth(users, matrix) < DEEP:
-                return
-            before = next(each for each in self.graph.nodes if each.op != "placeholder")
-        else:
-            before = source.next
-        padded = self._called(before, constant_pad, source, [0, count])
+        if source.op == "placeholder" and _depth(users, matrix) < DEEP:
+            return
+        padded = self._called(self._behind(source), constant_pad, source, [0, count], like=source)
         padded.meta[_IN_FORWARD] = True
         if hoisted is not None:
             padded.meta[DONATED] = True
-            padded = self._called(node, scaled, padded, node.args[1])
+            padded = self._called(node, scaled, padded, node.args[1], like=node)
         if padded.meta["val"].dim() != 2:
-            padded = self._called(matrix, aten.view.default, padded, [rows, columns + count])
+            padded = self._called(matrix, aten.view.default, padded, [rows, columns + count], like=matrix)
         for user in users:
             self._use(matrix, padded, user, count, columns)
 
     def _use(self, matrix: Node, padded: Node, user: Node, count: int, columns: int) -> None:
         """Make an operator read the matrix with padded rows instead."""
+        call = functools.partial(self._called, user, like=user)
         if user.target is _sum:
-            sums = self._called(user, _sum, padded, *user.args[1:], **user.kwargs)
-            self._put(self._called(user, aten.slice.Tensor, sums, -1, 0, columns), user)
+            sums = call(_sum, padded, *user.args[1:], **user.kwargs)
+            self._put(call(aten.slice.Tensor, sums, -1, 0, columns), user)
         elif user.target in _PRODUCTS and user.args[-2] is matrix:
             weight, is_transposed = _untransposed(user.args[-1])
-            factor = self._factor(user, weight, is_transposed, count, adds_rows=not is_transposed)
-            if is_transposed:  # its input is in the forward; to pad that again would take longer than to save it
-                padded.meta["recompute"] = CheckpointPolicy.MUST_SAVE
-            _untransposed(factor)[0].meta["recompute"] = CheckpointPolicy.MUST_SAVE
-            self._put(self._called(user, user.target, *user.args[:-2], padded, factor), user)
+            factor = self._factor(user, weight, is_transposed, count, 1 if is_transposed else 0)
+            _untransposed(factor)[0].meta.setdefault("recompute", CheckpointPolicy.MUST_SAVE)
+            self._put(call(user.target, *user.args[:-2], padded, factor), user)
         elif user.target is _mm:
-            result = self._called(user, _mm, user.args[0], padded)
-            result = self._called(user, aten.slice.Tensor, result, 1, 0, columns)
-            self._put(self._called(user, aten.clone.default, result, memory_format=torch.contiguous_format), user)
+            result = call(aten.slice.Tensor, call(_mm, user.args[0], padded), 1, 0, columns)
+            self._put(call(aten.clone.default, result, memory_format=torch.contiguous_format), user)
         else:
             for product in list(user.users):
-                transposed = self._called(product, aten.permute.default, padded, [1, 0])
-                result = self._called(product, _mm, transposed, product.args[1])
-                self._put(self._called(product, aten.slice.Tensor, result, 0, 0, columns), product)
+                transposed = self._called(product, aten.permute.default, padded, [1, 0], like=user)
+                result = self._called(product, _mm, transposed, product.args[1], like=product)
+                self._put(self._called(product, aten.slice.Tensor, result, 0, 0, columns, like=product), product)
 
-    def _factor(self, product: Node, weight: Node, is_transposed: bool, count: int, adds_rows: bool) -> Node:
-        """The second factor of a product, of a weight with more rows or columns."""
-        weight = self._with_zeros(weight, count, adds_rows)
-        return self._called(product, aten.permute.default, weight, [1, 0]) if is_transposed else weight
+    def _factor(self, product: Node, weight: Node, is_transposed: bool, count: int, dim: int) -> Node:
+        """The second factor of a product: a weight with more rows (dimension 0) or columns (1), transposed again."""
+        weight = self._with_zeros(weight, count, dim)
+        return self._called(product, aten.permute.default, weight, [1, 0], like=product) if is_transposed else weight
 
-    def _with_zeros(self, node: Node, count: int, adds_rows: bool = True) -> Node:
-        """A weight with `count` more rows or columns, or a bias with `count` more elements."""
-        dimensions = node.meta["val"].dim()
-        source, pads = self.source.get(node, (node, (0,) * 2 * dimensions))
-        end = 2 * dimensions - 1 if adds_rows else 1
-        pads = tuple(pad + count if i == end else pad for i, pad in enumerate(pads))
-        if (source, pads) not in self.padded:
-            padded = self._called(source.next, constant_pad, source, list(pads))
-            self.padded[source, pads], self.source[padded] = padded, (source, pads)
-        return self.padded[source, pads]
+    def _with_zeros(self, node: Node, count: int, dim: int) -> Node:
+        """A weight or bias with `count` more elements in a dimension, with all its zeros at once."""
+        source, pads = node.args if node in self.padded else (node, [0] * 2 * node.meta["val"].dim())
+        end = len(pads) - 1 - 2 * dim  # pads begin with the last dimension
+        pads = [pad + count if i == end else pad for i, pad in enumerate(pads)]
+        for user in source.users:
+            if user in self.padded and user.args[1] == pads:
+                return user
+        padded = self._called(self._behind(source), constant_pad, source, pads, like=source)
+        self.padded.add(padded)
+        return padded
 
-    def _called(self, before: Node, target: Callable, *args, **kwargs) -> Node:
+    def _behind(self, node: Node) -> Node:
+        """The first node that may read this one."""
+        inputs = self.graph.find_nodes(op="placeholder") if node.op == "placeholder" else [node]
+        return inputs[-1].next
+
+    def _called(self, before: Node, target: Callable, *args, like: Node | None = None, **kwargs) -> Node:
+        """Add a call. like: the node in whose place it is, whether that is recomputed or saved."""
         with self.graph.inserting_before(before):
             node = self.graph.call_function(target, args, kwargs)
+        node.meta = {key: like.meta[key] for key in _TAGS if key in like.meta} if like is not None else {}
         node.meta["val"] = given_again(node, {})
         return node
 
@@ -215,12 +233,13 @@ class _Padding:
 
 def _depth(users: Iterable[Node], matrix: Node) -> int:
     """The number of multiplications, by products among the users of a matrix, of each of its elements."""
-    products = (each for user in users for each in (user, *user.users) if each.target in _PRODUCTS)
+    readers = (each for user in users for each in (user.users if _untransposed(user) == (matrix, True) else [user]))
+    products = (each for each in readers if each.target in _PRODUCTS)
     return sum(product.meta["val"].shape[int(product.args[-1] is not matrix)] for product in products)
 
 
 def _only_view(node: Node) -> Node | None:
-    """The reshaped node if only sums read the node besides, which the kernel that writes the rows can compute."""
+    """A view by other sizes, if nothing but sums reads the node besides: the kernel that writes the rows sums them."""
     others = [user for user in node.users if user.target is not _sum]
     return others[0] if len(others) == 1 and others[0].target in _RESHAPES else None
 
@@ -234,8 +253,8 @@ def _is_matrix(node: Node) -> bool:
     return isinstance(value, Tensor) and value.dim() == 2 and value.is_contiguous()
 
 
-def _is_larger(node: Node, other: Node) -> bool:
-    return node.meta["val"].numel() > other.meta["val"].numel()
+def _size(node: Node) -> int:
+    return node.meta["val"].numel()
 
 
 def _graph_results(node: Node) -> list[Node]:
@@ -256,11 +275,14 @@ def _untransposed(node: Node) -> tuple[Node, bool]:
 def _takes_padded_rows(user: Node, matrix: Node) -> bool:
     """True if the operator's result can be had from the matrix with zeros behind each of its rows."""
     if user.target is _sum:
-        return list(user.args[1]) in ([0], [-2])
+        return user.args[1] is not None and list(user.args[1]) in ([0], [-2])
     if user.target in _PRODUCTS and user.args[-2] is matrix:
         weight, _ = _untransposed(user.args[-1])
-        return weight is not matrix and _is_matrix(weight) and not user.kwargs
-    if user.target is _mm:  # whose result is copied without the columns for the zeros
-        return _untransposed(user.args[0])[0] is not matrix and not _is_larger(user, matrix)
-    others = [each for each in user.users if each.target is not _mm or each.args[0] is not user or each.args[1] is user]
-    return _untransposed(user) == (matrix, True) and not others
+        return weight is not matrix and _is_matrix(weight) and not user.kwargs and matrix not in user.args[:-2]
+    if user.target is _mm:  # the second factor: the result is copied, without the columns for the zeros
+        return _untransposed(user.args[0])[0] is not matrix and _size(user) <= _size(matrix)
+    return _untransposed(user) == (matrix, True) and all(_is_first_factor(user, product) for product in user.users)
+
+
+def _is_first_factor(node: Node, product: Node) -> bool:
+    return product.target is _mm and product.args[0] is node and product.args[1] is not node
