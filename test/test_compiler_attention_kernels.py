@@ -139,7 +139,7 @@ def call_of(case, kernel, is_backward):
 @pytest.mark.parametrize("is_backward", [False, True])
 def test_times_of_calls(kernel, is_backward):
     """Reports expect of a call what its choice expected."""
-    masks = {"cudnn": ("none", "bias"), "flash": ("none", "causal"), "efficient": ("causal", "bias")}[kernel]
+    masks = {"cudnn": ("bias", "none"), "flash": ("none", "causal"), "efficient": ("causal", "bias")}[kernel]
     masks += ("bias_grad",) if kernel == "efficient" and is_backward else ()
     for mask in masks:
         for dropout, is_shared, groups in ((False, True, 1), (True, False, 2)):
