@@ -28,8 +28,8 @@ ENOUGH = 8  # times required for a kind
 _ROUNDS = 20
 # All cases have about as many bytes, of which a fit can't tell a start, and these kernels move them most of the time:
 # the start of a call is what its kernels, forward and backward, need to begin. Steps of small models agree with that
-# (GPT-2, 8x128: 22 us a layer by cuDNN's, expected 22), and with the fitted start of the memory-efficient kernels, which
-# is the time of one block (BERT-base, 8x128: 44 us a layer, expected 45).
+# (GPT-2, 8x128: 22 us a layer by cuDNN's, expected 22), and with the fitted start of memory-efficient kernels, the time
+# of one block (BERT-base, 8x128: 44 us a layer, expected 45).
 _LAUNCHES, _LAUNCH_US = {"cudnn": (1, 3), "flash": (1, 3)}, 3.0
 
 
