@@ -37,7 +37,7 @@ KERNELS = {
 }
 PRODUCTS = "products"  # those of attention that is written out
 MASKS = ("none", "causal", "mask", "bias", "bias_grad")  # "mask" is boolean
-_ROWS = 16384  # queries of all batch elements, about: small models' steps have so many
+_ROWS, _FEW_ROWS = 16384, 2048  # queries of all batch elements, about, in steps of small models, and of small batches
 _COLUMNS = 512  # of all heads
 _REPEATS = 5  # steps in a CUDA graph
 
@@ -51,6 +51,7 @@ class Case(NamedTuple):
     mask: str = "none"
     dropout: float = 0.0
     groups: int = 1
+    rows: int = _ROWS
 
     @property
     def heads(self) -> int:
@@ -58,7 +59,7 @@ class Case(NamedTuple):
 
     @property
     def batch(self) -> int:
-        return max(1, _ROWS // self.queries)
+        return max(1, self.rows // self.queries)
 
     def __str__(self) -> str:
         """Name, from which fit_attention_costs.py reads the case."""
@@ -68,12 +69,14 @@ class Case(NamedTuple):
 
 def case_of(name: str) -> Case:
     """The case of this name."""
-    _, _, groups, head_size, queries, keys, mask, dropout = name.split()
-    return Case(int(head_size[1:]), int(queries[1:]), int(keys[1:]), mask, float(dropout[1:]), int(groups[1:]))
+    batch, _, groups, head_size, queries, keys, mask, dropout = name.split()
+    rows = int(batch[1:]) * int(queries[1:])
+    return Case(int(head_size[1:]), int(queries[1:]), int(keys[1:]), mask, float(dropout[1:]), int(groups[1:]), rows)
 
 
 def grid() -> list[Case]:
-    """All cases: every length for head size 64, four for the others; some with dropout, groups, or fewer keys."""
+    """All cases: every length for head size 64, four for the others; some with dropout, groups, fewer keys, or few
+    rows, which tell the start of a call from the time of its bytes."""
     lengths, few = (16, 49, 64, 128, 197, 256, 512, 1024, 2048, 4096), (49, 128, 512, 2048)
     cases = [Case(64, length, length, mask) for length, mask in product(lengths, MASKS)]
     cases += [Case(size, length, length, mask) for size, length, mask in product((32, 128, 96, 256), few, MASKS)]
@@ -81,6 +84,7 @@ def grid() -> list[Case]:
     masks = ("none", "causal")
     cases += [Case(size, n, n, mask, 0.0, 4) for size, n, mask in product((64, 128), (128, 512, 2048), masks)]
     cases += [Case(64, queries, 49) for queries in (196, 784, 3136)]  # pyramid vision transformers
+    cases += [Case(size, n, n, mask, rows=_FEW_ROWS) for size, n, mask in product((32, 64), (49, 128, 512), MASKS)]
     Random(0).shuffle(cases)
     return cases
 
