@@ -109,3 +109,26 @@ def test_sums_read_the_copy():
     x = torch.randn(SIZES).to(torch.bfloat16)
     _, found = run(graph, x)
     torch.testing.assert_close(found, x.float().sum((0, 1)))
+
+
+CASTS = {  # functions of a cast
+    "a sum before the copy": lambda c: (c.sum(0), F.layer_norm(c.mT, (8,))),
+    "two dimensions are kept": lambda c: (F.layer_norm(c.mT, (8,)), c.sum(0)),
+    "a mean": lambda c: (c.mT.softmax(-1), c.mean(0)),
+    "a maximum": lambda c: (c.mT.softmax(-1), c.amax((0, 1))),
+    "moments": lambda c: (c.mT.softmax(-1), c.var((0, 1))),
+    "two copies": lambda c: (F.layer_norm(c.permute(2, 1, 0), (2,)), F.layer_norm(c.mT, (8,)), c.sum((0, 1))),
+    "read as it is, too": lambda c: (F.layer_norm(c.mT, (8,)), c.sum((0, 1)), c * 2),
+}
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.bool, torch.int8], ids=str)
+@pytest.mark.parametrize("name", CASTS)
+def test_values(name, dtype):
+    torch._dynamo.reset()
+    x = (torch.randn(2, 8, 6, generator=torch.Generator().manual_seed(0)) * 3).to(dtype)
+    function = lambda x: CASTS[name](x.float())  # noqa: E731
+    found, expected = torch.compile(function, backend="reformer", dynamic=False)(x), function(x)
+    for one, other in zip(found, expected, strict=True):
+        torch.testing.assert_close(one, other)
+        assert one.stride() == other.stride()

@@ -116,10 +116,29 @@ def test_special_values(bad, graphs):
     check(model, torch.randn(BATCH, 2, 5, 6))
 
 
+def without_gradient(x, w):
+    with torch.no_grad():
+        e = x.expand(BATCH, -1, -1)
+    return F.linear(e, w)
+
+
+def in_place_by_place(function):
+    def run(e, w):
+        y = F.linear(e, w)
+        z = function(y, True)
+        return y.reshape(-1, 6).sin() + z.reshape(-1, 6) * 2
+
+    return run
+
+
 KEPT = {  # operators that see all copies, or whose results are written to
     "written": lambda e, w: F.linear(e, w).add_(1),
     "a view is written": lambda e, w: F.linear(e, w).transpose(1, 2).mul_(2),
     "written behind a row": lambda e, w: _written_row(F.linear(e, w)),
+    "written by relu": in_place_by_place(F.relu),
+    "written by silu": in_place_by_place(F.silu),
+    "a weight of all copies": lambda e, w: F.linear(e[:, 0], weight=e[:, 1]) * w.sum(),
+    "no copy": lambda e, w: F.linear(e[:0], w) + F.linear(e[:1, 0].expand(0, -1), w)[:, None],
     "random": lambda e, w: F.dropout(e, 1.0, True) + 0 * w.sum(),
     "softmax over the copies": lambda e, w: torch.softmax(e, 0) * w.sum(),
     "sum over the copies": lambda e, w: e.sum(0) * w.sum(),
@@ -188,6 +207,60 @@ def test_a_repeat_of_more_than_one_copy(graphs):
     assert sizes_of_layers(graphs[0]) == [(2 * BATCH, 4, 6)]
 
 
+def test_a_repeat_whose_source_is_written(graphs):
+    """A repeated tensor has memory of its own, which later writes to its source do not reach."""
+
+    def function(x, w):
+        x = x * 1
+        e = x.repeat(BATCH, 1, 1)
+        x.add_(1)
+        return F.linear(e, w) + x
+
+    model, compiled = Of(None), torch.compile(function, backend=reformer)
+    torch.testing.assert_close(compiled(model.source, model.weight), function(model.source, model.weight))
+
+
+def test_expansions_without_gradient(graphs):
+    model = Of(None)
+    leaves = [model.source, model.weight]
+    for function in (without_gradient, lambda x, w: without_gradient(x * 2, w)):
+        found, expected = (each(*leaves) for each in (torch.compile(function, backend=reformer), function))
+        torch.testing.assert_close(found, expected)
+        gradients = (torch.autograd.grad(each.sum(), leaves, allow_unused=True) for each in (found, expected))
+        for one, other in zip(*gradients, strict=True):
+            assert (one is None) == (other is None)
+            if one is not None:
+                torch.testing.assert_close(one, other)
+
+
+def test_an_expansion_to_nothing(graphs):
+    model = Of(F.linear, lambda source: source.expand(0, -1, -1))
+    found, expected = torch.compile(model, backend=reformer)(), model()
+    assert found.shape == expected.shape and found.stride() == expected.stride()
+
+
+def test_large_gradients_in_half(graphs):
+    """Sums of gradients over copies, which fp16 does not hold, are taken behind the layer, as in PyTorch."""
+    source, weight = ((torch.randn(*sizes) * 0.02).half().requires_grad_() for sizes in ((1, 4, 6), (6, 6)))
+    gradient = (torch.randn(1024, 4, 6) + 100).half()
+    function = lambda x, w: F.linear(x.expand(1024, -1, -1), w)  # noqa: E731
+    found, expected = (
+        torch.autograd.grad(each(source, weight), (source, weight), gradient)
+        for each in (torch.compile(function, backend=reformer), function)
+    )
+    for one, other in zip(found, expected, strict=True):
+        assert torch.equal(one.isfinite(), other.isfinite())
+
+
+def test_layers_of_layers_under_autocast(graphs):
+    """A layer reads another one's result, in 16 bits."""
+    model = Of(lambda e, w: F.linear(F.gelu(F.linear(e, w)), w) * 2)
+    with torch.autocast("cpu", torch.bfloat16):
+        found, expected = torch.compile(model, backend=reformer)(), model()
+    torch.testing.assert_close(found, expected, rtol=2e-2, atol=2e-2)
+    assert sizes_of_layers(graphs[0]) == [(1, 4, 6), (1, 4, 6)]
+
+
 def test_without_gradients(graphs):
     model = Positions()
     with torch.no_grad():
@@ -201,7 +274,8 @@ def test_autocast(autocast, graphs):
     with torch.autocast("cpu", autocast):
         found, expected = torch.compile(model, backend=reformer)(x), model(x)
     torch.testing.assert_close(found, expected, rtol=2e-2, atol=2e-2)
-    assert found.dtype == expected.dtype and sizes_of_layers(graphs[0])[0] == (1, 5, 6, 2)
+    assert found.dtype == expected.dtype
+    assert sizes_of_layers(graphs[0])[0] == (1 if autocast == torch.bfloat16 else BATCH, 5, 6, 2)
 
 
 def test_other_batches(graphs):

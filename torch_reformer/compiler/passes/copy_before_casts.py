@@ -1,5 +1,6 @@
 """Copy what a widening cast reads, not its result, to another order of memory: half as many bytes, for the copy and for
-what reads it. The cast is computed with what reads the copy, and so are sums of the cast's result.
+what reads it. The cast is computed with what reads the copy, and so are sums of the cast's result if nothing else reads
+that.
 
 A layer norm's gradient under autocast reads that of a transposed input so."""
 
@@ -19,7 +20,9 @@ def copy_before_casts(graph: Graph) -> None:
     readers = graph.readers()
     instead: dict[Value, View] = {}
     before, graph.operations = graph.operations, []
+    done: set[Operation] = set()
     for operation in before:
+        done.add(operation)
         reading = [reader for value in operation.results for reader in readers.get(value, [])]
         are_programs = all(isinstance(reader, (Map, Reduce)) for reader in reading)
         if not are_programs or (source := _source(operation)) is None:
@@ -32,10 +35,17 @@ def copy_before_casts(graph: Graph) -> None:
         new.rounds = cast.rounds
         (wide,) = graph.add(new, [Typed(result.layout, result.dtype, result.device)])
         instead[result] = View(wide, result.layout)
-        for reader in readers[cast.results[0]]:
-            if isinstance(reader, Reduce) and can_read(reader, operation):
-                reader.input = View(wide, relaid(reader.input.layout, operation))
+        others = [reader for reader in readers[cast.results[0]] if reader is not operation]
+        if all(isinstance(each, Reduce) and _can_follow(each, operation, done) for each in others):
+            for each in others:
+                each.input = View(wide, relaid(each.input.layout, operation))
     graph.substitute(instead)
+
+
+def _can_follow(reduce: Reduce, copy: Call, done: set[Operation]) -> bool:
+    """True if a sum behind the copy of what it sums can be one of the copy."""
+    is_first = reduce.input.value is copy.operands[0].value  # else it is one of another copy already
+    return reduce.kind == "sum" and is_first and reduce not in done and can_read(reduce, copy)
 
 
 def _source(operation: Operation) -> View | None:

@@ -63,11 +63,18 @@ def _second(first: Operation, readers: dict[Value, list[Operation | None]]) -> C
 
 
 def can_read(reduce: Reduce, copy: Call) -> bool:
-    """True if a sum of what a copy reads can be one of the copy."""
-    layout = relaid(reduce.input.layout, copy)
-    if layout is None or not layout.is_dense:
+    """True if a sum of what a copy reads can be one of the copy, with its result in the same order of memory."""
+    before = reduce.input.layout
+    layout = relaid(before, copy)
+    if layout is None or not layout.is_dense or _kept_order(before, reduce) != _kept_order(layout, reduce):
         return False
     return find_space(layout.numel, {((1, layout.numel),)}, {without(layout, reduce.over)}) is not None
+
+
+def _kept_order(layout: Layout, reduce: Reduce) -> list[int]:
+    """The dimensions that a sum keeps, in the order of memory."""
+    kept = [d for d, size in enumerate(layout.sizes) if d not in reduce.over and size > 1]
+    return sorted(kept, key=lambda d: layout.strides[d])
 
 
 def _in_source(layout: Layout, first: Call) -> View | None:

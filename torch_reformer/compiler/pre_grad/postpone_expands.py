@@ -6,14 +6,14 @@ the layers, so that the backward has one copy, too. Each element of the result h
 gradients are rounded at another place.
 
 Only operators go before an expansion that compute each copy alone and alike, of it and of tensors that are equal for
-all copies. Drawing random numbers is none of them. Where others than element-wise operators read the result, and where
-it is one of the graph's, it is copied to what it was.
+all copies. Drawing random numbers is none of them. The result of a layer that is returned, or read by an operator that
+is not element-wise, is copied to its full size. Gradients in fp16 are not summed before a layer: they could overflow.
 """
 
 from __future__ import annotations
 
 import inspect
-from typing import Any
+import itertools
 
 import torch
 import torch.nn.functional as F
@@ -21,8 +21,10 @@ from torch import Tensor
 from torch.fx import GraphModule, Node
 from torch.fx.node import map_arg
 
+from ...runtime.dtypes import NARROW
 from .attention_calls import is_static
 from .fake_results import fake_result
+from .modes import is_mode
 from .writes import is_known, may_write, memory_of
 
 _ELEMENT_WISE = {
@@ -35,6 +37,7 @@ _EXPANSIONS = {"expand", "expand_as", "broadcast_to", "repeat"}
 _SOFTMAX, _LINEAR, _LAYER_NORM = "softmax", "linear", "layer_norm"
 _WORTH_IT = {_SOFTMAX, _LINEAR, _LAYER_NORM}  # with these, less is computed; others may be fused with what reads them
 _LAYER_NORM_ARGUMENTS = inspect.signature(F.layer_norm)
+OneCopy = dict[Node, Tensor]  # operators that may go before an expansion, and their fake results for one copy
 
 
 def postpone_expands(module: GraphModule) -> None:
@@ -43,12 +46,12 @@ def postpone_expands(module: GraphModule) -> None:
     writers = [node for node in graph.nodes if node.op != "output" and may_write(node)]  # results are copied
     written = {memory_of(node) for writer in writers for node in writer.all_input_nodes}
     for expand in [node for node in graph.nodes if _name(node) in _EXPANSIONS]:
-        single = _single_copies(expand)
-        while (node := _not_worth_a_copy(single)) is not None:
-            single = _without(single, node)
-        memories = {memory_of(node) for node in (expand, *single)}
-        if any(_name(node) in _WORTH_IT for node in single) and memories.isdisjoint(written):
-            _postpone(expand, single)
+        of_one = _without_modes(expand, _of_one_copy(expand))
+        while (node := _not_worth_a_copy(of_one)) is not None:
+            of_one = _without(of_one, node)
+        memories = {memory_of(node) for node in (expand, *of_one, *expand.args[:1])}
+        if any(_name(node) in _WORTH_IT for node in of_one) and memories.isdisjoint(written):
+            _postpone(expand, of_one)
             is_changed = True
     if is_changed:
         module.recompile()
@@ -61,39 +64,52 @@ def _name(node: Node) -> str:
     return getattr(node.target, "__name__", "") if is_known(node) or node.target is F.linear else ""
 
 
-def _single_copies(expand: Node) -> dict[Node, Tensor]:
-    """Fake results for one copy of the operators behind an expansion that may go before it, in the graph's order."""
+def _of_one_copy(expand: Node) -> OneCopy:
+    """The operators behind an expansion that may go before it, in the graph's order."""
     source = expand.args[0] if expand.args else None
     if not is_static(expand) or not is_static(source):
         return {}
     before, fake = source.meta["example_value"], expand.meta["example_value"]
-    changes = [one for one, all in zip(before.shape, fake.shape, strict=False) if one != all]
-    if before.dim() != fake.dim() or not changes or set(changes) != {1} or before.requires_grad != fake.requires_grad:
+    changes = [one for one, full in zip(before.shape, fake.shape, strict=False) if one != full]
+    if before.dim() != fake.dim() or not changes or set(changes) != {1} or not fake.numel():
         return {}
-    known: dict[Node, Tensor] = {expand: before}
+    known: OneCopy = {expand: before}
     for node in expand.graph.nodes:
-        if any(operand in known for operand in node.all_input_nodes) and (value := _single(node, known)) is not None:
+        if any(operand in known for operand in node.all_input_nodes) and (value := _result(node, known)) is not None:
             known[node] = value
     del known[expand]
     return known
 
 
-def _single(node: Node, known: dict[Node, Tensor]) -> Tensor | None:
+def _without_modes(expand: Node, of_one: OneCopy) -> OneCopy:
+    """Nothing if an operator runs in another mode than the expansion: autograd would follow other tensors."""
+    if of_one:
+        nodes = itertools.dropwhile(lambda node: node is not expand, expand.graph.nodes)
+        last = next(reversed(of_one))
+        if any(is_mode(node) for node in itertools.takewhile(lambda node: node is not last, nodes)):
+            return {}
+    return of_one
+
+
+def _result(node: Node, known: OneCopy) -> Tensor | None:
     """The fake result for one copy; None if the operator has to see all copies."""
     name = _name(node)
     if name not in {*_ELEMENT_WISE, *_VIEWS, *_WORTH_IT} or may_write(node) or not is_static(node):
         return None
     fake = node.meta["example_value"]
+    if fake.dtype == torch.float16 and fake.requires_grad:
+        return None
     try:
-        value = fake_result(node, fake.fake_mode, known)
-        same = [d for d, (one, all) in enumerate(zip(value.shape, fake.shape, strict=True)) if one == all]
+        with torch.autocast(fake.device.type, fake.dtype, enabled=fake.dtype in NARROW):  # a layer casts its weight
+            value = fake_result(node, fake.fake_mode, known)
+        same = [d for d, (one, full) in enumerate(zip(value.shape, fake.shape, strict=True)) if one == full]
         if len(same) == fake.dim() or any(value.shape[d] != 1 for d in range(fake.dim()) if d not in same):
             return None
         if name == _SOFTMAX and _softmax_dim(node) % fake.dim() not in same:
             return None
         if name == _LAYER_NORM and not _is_normalised_in(node, same):
             return None
-        if name == _LINEAR and (node.args[0] not in known or any(each in known for each in node.args[1:])):
+        if name == _LINEAR and [each for each in node.all_input_nodes if each in known] != [*node.args[:1]]:
             return None
     except (RuntimeError, ValueError, TypeError, AttributeError, LookupError):
         return None
@@ -116,66 +132,65 @@ def _is_normalised_in(node: Node, dims: list[int]) -> bool:
     return all(d in dims for d in range(rank - len(arguments["normalized_shape"]), rank))
 
 
-def _not_worth_a_copy(single: dict[Node, Tensor]) -> Node | None:
-    """The last operator whose result would have to be copied, unless it saves computing and is contiguous."""
-    for node in reversed(single):
-        if _needs_a_copy(node, single) and not (
-            _name(node) in _WORTH_IT and node.meta["example_value"].is_contiguous()
-        ):
+def _not_worth_a_copy(of_one: OneCopy) -> Node | None:
+    """The last operator whose result would have to be copied, unless it is a layer and contiguous."""
+    for node in reversed(of_one):
+        is_layer = _name(node) == _LINEAR and node.meta["example_value"].is_contiguous()
+        if not is_layer and _needs_a_copy(node, of_one):
             return node
     return None
 
 
-def _needs_a_copy(node: Node, single: dict[Node, Tensor]) -> bool:
+def _needs_a_copy(node: Node, of_one: OneCopy) -> bool:
     """True if one of the operator's readers can't read its expanded result, or would give other strides."""
-    return not all(user in single or _takes_expanded(user, single) for user in node.users)
+    return not all(user in of_one or _takes_expanded(user, of_one) for user in node.users)
 
 
-def _takes_expanded(user: Node, single: dict[Node, Tensor]) -> bool:
+def _takes_expanded(user: Node, of_one: OneCopy) -> bool:
     if _name(user) not in _ELEMENT_WISE or not is_static(user):
         return False
     fake = user.meta["example_value"]
-    operands = [node for node in user.all_input_nodes if node in single]
+    operands = [node for node in user.all_input_nodes if node in of_one]
     try:
         with fake.fake_mode:
-            expanded = {node: single[node].expand(node.meta["example_value"].shape) for node in operands}
+            expanded = {node: of_one[node].expand(node.meta["example_value"].shape) for node in operands}
         return fake_result(user, fake.fake_mode, expanded).stride() == fake.stride()
     except (RuntimeError, ValueError, TypeError, AttributeError, LookupError):
         return False
 
 
-def _without(single: dict[Node, Tensor], node: Node) -> dict[Node, Tensor]:
+def _without(of_one: OneCopy, node: Node) -> OneCopy:
     """The operators besides one and those that read it."""
     gone = {node}
-    for each in single:
+    for each in of_one:
         if not gone.isdisjoint(each.all_input_nodes):
             gone.add(each)
-    return {each: value for each, value in single.items() if each not in gone}
+    return {each: value for each, value in of_one.items() if each not in gone}
 
 
-def _postpone(expand: Node, single: dict[Node, Tensor]) -> None:
+def _postpone(expand: Node, of_one: OneCopy) -> None:
     """Replace the operators by those of one copy, and expand what others read."""
     graph, instead = expand.graph, {expand: expand.args[0]}
 
-    def added(node: Node, like: Node, value: Any) -> Node:
-        node.meta = {**like.meta, "example_value": value}
+    def added(node: Node, like: Node, value: Tensor) -> Node:
+        fake = value.detach().requires_grad_(like.meta["example_value"].requires_grad)
+        node.meta = {**like.meta, "example_value": fake}
         return node
 
-    for node, value in single.items():
+    for node, value in of_one.items():
         fake = node.meta["example_value"]
         with graph.inserting_before(node):
             args, kwargs = map_arg((node.args, node.kwargs), lambda each: instead.get(each, each))
             instead[node] = added(graph.create_node(node.op, node.target, args, kwargs), node, value)
-            others = [user for user in node.users if user not in single]
-            if not others:
+            if all(user in of_one for user in node.users):
                 continue
             with fake.fake_mode:
                 expanded = value.expand(fake.shape)
             result = added(graph.call_method("expand", (instead[node], *fake.shape)), node, expanded)
-            if _needs_a_copy(node, single):
+            if _needs_a_copy(node, of_one):
                 result = added(graph.call_method("contiguous", (result,)), node, fake)
-        node.replace_all_uses_with(result, delete_user_cb=lambda user: user not in single)  # noqa: B023
-    for node in reversed(single):
+        node.replace_all_uses_with(result, delete_user_cb=lambda user: user not in of_one)
+    for node in reversed(of_one):
         graph.erase_node(node)
     if not expand.users:
         graph.erase_node(expand)

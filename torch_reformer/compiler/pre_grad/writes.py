@@ -3,6 +3,7 @@ change tensors in place, also through views."""
 
 from __future__ import annotations
 
+import inspect
 import itertools
 import operator
 
@@ -44,7 +45,18 @@ def may_write(node: Node) -> bool:
         or node.target in _WRITES
         or "out" in node.kwargs
         or "inplace" in node.kwargs
+        or _is_in_place(node)
     )
+
+
+def _is_in_place(node: Node) -> bool:
+    """True if the function's argument `inplace` is given by its place, as in F.relu(x, True)."""
+    if node.op != "call_function" or getattr(F, getattr(node.target, "__name__", ""), None) is not node.target:
+        return False
+    try:
+        return bool(inspect.signature(node.target).bind(*node.args, **node.kwargs).arguments.get("inplace"))
+    except (TypeError, ValueError):  # a builtin function has no signature, and no such argument
+        return False
 
 
 def is_unwritten(copy: Node, source: Node) -> bool:
