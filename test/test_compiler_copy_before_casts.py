@@ -118,6 +118,7 @@ CASTS = {  # functions of a cast
     "a maximum": lambda c: (c.mT.softmax(-1), c.amax((0, 1))),
     "moments": lambda c: (c.mT.softmax(-1), c.var((0, 1))),
     "two copies": lambda c: (F.layer_norm(c.permute(2, 1, 0), (2,)), F.layer_norm(c.mT, (8,)), c.sum((0, 1))),
+    "two equal casts": lambda c: (F.layer_norm(c.mT, (8,)), F.layer_norm((c * 1).mT, (8,)).exp()),
     "read as it is, too": lambda c: (F.layer_norm(c.mT, (8,)), c.sum((0, 1)), c * 2),
 }
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import torch
 
 from ..ir.graph import Call, Graph, Map, Operation, Reduce, Typed, Value, View, is_cast
+from ..ir.layout import Layout
 from ..ir.other_memory import layout_in
 from .copy_sources_once import can_read, relaid
 
@@ -21,6 +22,7 @@ def copy_before_casts(graph: Graph) -> None:
     instead: dict[Value, View] = {}
     before, graph.operations = graph.operations, []
     done: set[Operation] = set()
+    copies: dict[tuple[Value, Layout], Value] = {}
     for operation in before:
         done.add(operation)
         reading = [reader for value in operation.results for reader in readers.get(value, [])]
@@ -29,8 +31,11 @@ def copy_before_casts(graph: Graph) -> None:
             graph.operations.append(operation)
             continue
         (result,), cast = operation.results, operation.operands[0].value.maker
-        copied = Typed(result.layout, source.value.dtype, result.device)
-        (copy,) = graph.add(Call(_contiguous, (source,), {}), [copied])
+        copy = copies.get((source.value, source.layout))
+        if copy is None or copy.layout != result.layout:
+            copied = Typed(result.layout, source.value.dtype, result.device)
+            (copy,) = graph.add(Call(_contiguous, (source,), {}), [copied])
+            copies[source.value, source.layout] = copy
         new = Map([View(copy, copy.layout)], cast.name, cast.expression)
         new.rounds = cast.rounds
         (wide,) = graph.add(new, [Typed(result.layout, result.dtype, result.device)])
