@@ -5,6 +5,8 @@ is replaced by its source.
 
 The parts of a training step share reductions only: what a backward computes again element by element, it would
 otherwise read, and the forward would store (joint_graph/partition.py chooses).
+
+This comes before passes that place results side by side in one memory: copies into it are not redundant.
 """
 
 from __future__ import annotations
