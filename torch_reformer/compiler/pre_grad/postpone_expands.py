@@ -12,6 +12,7 @@ is not element-wise, is copied to its full size. Gradients in fp16 are not summe
 
 from __future__ import annotations
 
+import heapq
 import inspect
 import itertools
 
@@ -74,9 +75,15 @@ def _of_one_copy(expand: Node) -> OneCopy:
     if before.dim() != fake.dim() or not changes or set(changes) != {1} or not fake.numel():
         return {}
     known: OneCopy = {expand: before}
-    for node in expand.graph.nodes:
-        if any(operand in known for operand in node.all_input_nodes) and (value := _result(node, known)) is not None:
+    seen = set(expand.users)
+    todo = sorted(seen)  # in the graph's order
+    while todo:
+        node = heapq.heappop(todo)
+        if (value := _result(node, known)) is not None:
             known[node] = value
+            for user in node.users.keys() - seen:
+                seen.add(user)
+                heapq.heappush(todo, user)
     del known[expand]
     return known
 
