@@ -139,6 +139,26 @@ def test_planes_of_several_parts(multiprocessors, warp):
     assert planner().workspace_bytes()
 
 
+# One and several images of a block, the last block's fewer; a line of an image at once, and several.
+@pytest.mark.parametrize("warp", WARPS)
+@pytest.mark.parametrize("size", [(700, 16, 3, 1), (150, 40, 2, 2), *slow((301, 24, 5, 2), (97, 21, 3, 3))], ids=str)
+@pytest.mark.parametrize("dtype", [torch.bfloat16, *slow(torch.float32)], ids=str)
+def test_planes_of_few_lines(dtype, size, warp):
+    of_planes = program.acc() * program.plane("plane") + FULL
+    for tested in (reductions("plane"), reductions("plane", "channel"), Program(program.sum(of_planes, "plane"))):
+        for multiprocessors in (1, 3):
+            check(tested, size, dtype, "nhwc", warp, atol=1e-3, multiprocessors=multiprocessors)
+
+
+def test_images_of_few_lines_share_blocks():
+    acc = torch.empty((50176, 256, 20, 1), dtype=torch.bfloat16, device="meta")
+    acc = acc.contiguous(memory_format=torch.channels_last)
+    blocks = (ctypes.c_uint32 * 4)(), (ctypes.c_uint32 * 4)()
+    source(Program(program.max(program.acc(), "plane")), acc, [], 132)
+    planner().launches(*blocks)
+    assert blocks[0][0] * 256 == 50176 * 256 / 8  # no thread is idle
+
+
 @pytest.mark.parametrize("channels", [24, 272])
 def test_a_group_of_many_parts_is_left_to_another_kernel(channels):
     acc = torch.empty((1, channels, 4096, 64), dtype=torch.bfloat16, device="meta")

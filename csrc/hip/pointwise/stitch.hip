@@ -140,21 +140,27 @@ DEVICE void stitch_finish(const StitchArgs& p) {
 }
 
 // NHWC: a thread keeps its columns, so that it reads values of channels once, and goes from line to line. The block has
-// the columns from `first` on and before `end`, with 1 << log_across threads side by side. kImages: its lines belong to
-// one image. shared: kSharedOfReductions floats.
+// the columns from `first` on and before `end`, with 1 << log_across threads side by side. kImages: each thread's lines
+// belong to one image. shared: kSharedOfReductions floats.
 template <class Program, int kCount, bool kImages, bool kTail>
 DEVICE void stitch_columns(const StitchArgs& p, float* shared, const BlockPlace& block, int log_across, int first,
                            int end) {
   const int across = 1 << log_across, log_lines = kStitchLogThreads - log_across, lines = 1 << log_lines;
-  const int x = thread_id() & (across - 1), y = thread_id() >> log_across;
-  const int column = first + x * kCount;
+  const int x = thread_id() & (across - 1), column = first + x * kCount;
+  int y = thread_id() >> log_across;
   // Variables that the compiler knows to be 0 need no registers.
-  const int image = kImages ? divide(block.part, p.by_image_parts) : 0, part = block.part - image * p.image_parts;
+  int image = kImages ? divide(block.part, p.by_image_parts) : 0;
+  const int part = block.part - image * p.image_parts;
+  const int log_of_image = kImages && !kTail ? p.log_at_once : log_lines;
+  if constexpr (kImages && !kTail) {
+    image = (image << (log_lines - log_of_image)) + (y >> log_of_image);
+    y &= (1 << log_of_image) - 1;
+  }
   const int begin = image * p.image_lines;
   // Unsigned, so that no sum overflows.
   const unsigned step = kTail ? p.image_parts * lines : p.step, own = part * (kTail ? lines : p.part_step) + y;
   const int steps = kTail ? divide((p.image_lines - 1) >> log_lines, p.by_image_parts) + 1 : p.steps;
-  const bool wanted = column < end;
+  const bool wanted = column < end && begin < p.lines;
   grid_dependency_wait();
   Elements<Program, kCount, true> elements;
   if (wanted) {
@@ -170,8 +176,8 @@ DEVICE void stitch_columns(const StitchArgs& p, float* shared, const BlockPlace&
       return exists;
     });
   }
-  elements.reductions.store(shared, lines, across, y, wanted, p, block.part, block.group * p.parts + block.part,
-                            column);
+  elements.reductions.store(shared, 1 << log_of_image, across, y, wanted, p, image * p.image_parts + part,
+                            block.group * p.parts + block.part, column);
 }
 
 // kTails: rows end within a thread's columns. The columns after the last whole groups are left to further blocks, whose

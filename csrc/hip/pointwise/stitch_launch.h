@@ -16,6 +16,8 @@ constexpr int kMostResults = 64;  // of a thread at once, in registers
 constexpr int kLeastGroups = 8;   // groups per thread, if rows end within the last of them
 constexpr int kLinesAlone = 8;    // of a thread: one block adds up as many without partial results
 constexpr int kFewThreads = 64;   // of a multiprocessor: fewer leave most of its time to single threads
+// Of a multiprocessor: as many hide each other's waiting where each of them adds up a few lines.
+constexpr int kEnoughThreads = 1024;
 
 // Numbers of reductions that leave partial results: reductions of planes or channels with one part are complete.
 struct PartialReductions {
@@ -56,14 +58,16 @@ inline int log_across(int groups, int lines, int most, int fewest = 3) {
   return best;
 }
 
-// Blocks for each part of the lines of each image and each of `groups` of columns.
-inline void launch_groups(StitchConfig& config, const StitchNeeds& needs, int images, int groups) {
+// Blocks for each part of the lines of each image, or of as many images as a block computes at once, and each of
+// `groups` of columns.
+inline void launch_groups(StitchConfig& config, const StitchNeeds& needs, int images, int groups, int at_once = 1) {
   StitchArgs& a = config.args;
   a.parts = images * a.image_parts;
   a.by_image_parts = make_divider(a.image_parts);
   a.by_groups = make_divider(groups);
   a.block_parts = a.parts * groups;
-  config.launch.blocks_x = uint32_t(needs.reductions ? a.parts : a.block_parts);  // see block_place()
+  // See block_place().
+  config.launch.blocks_x = uint32_t(needs.reductions ? ceil_div(images, at_once) * a.image_parts : a.block_parts);
   config.launch.blocks_y = uint32_t(needs.reductions ? groups : 1);
   config.launch.threads = kStitchThreads;
 }
@@ -79,6 +83,21 @@ inline void spread_lines(StitchArgs& a, const StitchNeeds& needs, int lines, int
   const int more = parts ? a.image_parts % parts : 0;
   if (8 * more <= a.image_parts) a.image_parts -= more;
   a.part_step = lines, a.step = a.image_parts * lines, a.steps = ceil_div(a.image_lines, a.step);
+}
+
+// Number of images of which a block has lines at once. Where it has all lines of one of many images, of which only
+// planes are reduced, it has as many images as leave the GPU enough threads: a thread then adds up more lines, and
+// fewer threads are idle or wait for others' sums.
+inline int share_block(StitchConfig& config, const StitchNeeds& needs, int images, int groups, int multiprocessors) {
+  StitchArgs& a = config.args;
+  const int log_lines = kStitchLogThreads - a.log_across;
+  a.log_at_once = log_lines;
+  if (!needs.reductions || needs.of_planes != needs.reductions || a.image_parts > 1 || config.tails) return 1;
+  const auto threads = [&] { return int64_t{images} * groups << a.log_at_once; };
+  while (a.log_at_once && threads() >= int64_t{2} * multiprocessors * kEnoughThreads) --a.log_at_once;
+  a.step = a.part_step = 1 << a.log_at_once;
+  a.steps = ceil_div(a.image_lines, a.step);
+  return 1 << (log_lines - a.log_at_once);
 }
 
 // Groups of columns of a thread, in a program without reductions: those whose loads are in flight at once, and as many
@@ -138,7 +157,8 @@ inline void launch_lines(StitchConfig& config, const ProgramShape& shape, const 
       spread_lines(a, needs, lines, std::max(1, wanted() / (of_columns * images)), !config.images);
     else
       join_lines(a, lines, of_thread);
-    launch_groups(config, needs, images, of_columns);
+    const int at_once = config.images ? share_block(config, needs, images, groups, multiprocessors) : 1;
+    launch_groups(config, needs, images, of_columns, at_once);
   } else {
     const int blocks_x = ceil_div(a.lines, lines), steps = ceil_div(groups, across);
     const int parts_along = needs.reductions ? std::clamp(wanted() / blocks_x, 1, ceil_div(steps, 2))
@@ -199,11 +219,19 @@ inline void launch_tiles(StitchConfig& config, const ProgramShape& shape, const 
 inline void launch_columns(StitchConfig& config, const ProgramShape& shape, const StitchNeeds& needs,
                            int multiprocessors) {
   constexpr int kMost = 5, kLeast = 3;
+  const auto is_complete = [&] { return !partial_reductions(config.args, needs).count(); };
+  const int lines = config.args.lines / (config.images ? int(shape.images) : 1);
+  // Where most of a block's lines would not exist, it has more columns instead.
+  for (int most = kStitchLogThreads; most > kLeast && 2 * lines <= kStitchThreads >> kLeast; --most) {
+    launch_lines(config, shape, needs, multiprocessors, most);
+    const int64_t threads = int64_t{config.launch.blocks_x} * config.launch.blocks_y * kStitchThreads;
+    if (is_complete() && threads >= int64_t{multiprocessors} * kEnoughThreads) return;
+  }
   launch_lines(config, shape, needs, multiprocessors, kLeast);
-  if (!partial_reductions(config.args, needs).count() && config.args.steps <= kLinesAlone) return;
+  if (is_complete() && config.args.steps <= kLinesAlone) return;
   for (int most = kMost; most >= kLeast; --most) {
     launch_lines(config, shape, needs, multiprocessors, most);
-    if (!partial_reductions(config.args, needs).count()) return;
+    if (is_complete()) return;
     if (last_block_adds_up(config, needs)) {
       config.semaphores = int(config.args.by_groups.divisor);
       return;

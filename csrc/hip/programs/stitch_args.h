@@ -57,11 +57,13 @@ struct StitchArgs {
   // A thread has `steps` groups of columns, or fewer at the end. NHWC: they are `step` lines apart; those of the next
   // part begin after `part_step` lines.
   int steps, step, part_step;
-  // Rows: number of blocks; if they are reduced per height: number of heights, rows side by side in an image at one
-  // height, and rows at one height that a block computes at once.
+  // Logarithm of the number of lines of an image, or of rows at one height, that a block computes at once; it has other
+  // images' lines, or rows at other heights, beside them.
+  int log_at_once;
+  // Rows: number of blocks; if they are reduced per height: number of heights, and rows side by side in an image at one
+  // height.
   int blocks, heights;
   Divider by_width;
-  int log_at_once;
   Divider by_channels;  // NCHW: to get a line's channel
   int columns_each;     // NCHW: columns per block
   int line_groups;      // NCHW: blocks side by side, of the same columns
