@@ -161,11 +161,12 @@ def split_attention(x: Tensor, scale: Tensor, weight: Tensor) -> Tensor:
     return ((parts * attention).sum(1) * weight).mean()
 
 
-def test_split_attention():
+@pytest.mark.parametrize("channels", [16, 1024])
+def test_split_attention(channels):
     """Means come with the kernel that computes the image, and the weighted sum with the loss."""
-    x = torch.randn(3, 16, 20, 20).contiguous(memory_format=torch.channels_last)
-    weight = torch.randn(3, 8, 20, 20).contiguous(memory_format=torch.channels_last)
-    scale, reports, outcomes = torch.randn(8, 16) / 4, [], []
+    x = torch.randn(3, channels, 20, 20).contiguous(memory_format=torch.channels_last)
+    weight = torch.randn(3, channels // 2, 20, 20).contiguous(memory_format=torch.channels_last)
+    scale, reports, outcomes = torch.randn(channels // 2, channels) / channels**0.5, [], []
     compiled = without_dynamo(split_attention, reports.append)
     for run, dtype in ((compiled, torch.float32), (split_attention, torch.float64)):
         leaves = [each.to(dtype).detach().requires_grad_() for each in (x, scale)]
