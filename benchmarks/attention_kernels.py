@@ -75,8 +75,8 @@ def case_of(name: str) -> Case:
 
 
 def grid() -> list[Case]:
-    """All cases: every length for head size 64, four for the others; some with dropout, groups, fewer keys, or few
-    rows, which tell the start of a call from the time of its bytes."""
+    """All cases: every length for head size 64, four for the others; some with dropout, groups, fewer keys, queries of
+    small windows or of a class token, or few rows, which tell the start of a call from the time of its bytes."""
     lengths, few = (16, 49, 64, 128, 197, 256, 512, 1024, 2048, 4096), (49, 128, 512, 2048)
     cases = [Case(64, length, length, mask) for length, mask in product(lengths, MASKS)]
     cases += [Case(size, length, length, mask) for size, length, mask in product((32, 128, 96, 256), few, MASKS)]
@@ -85,6 +85,8 @@ def grid() -> list[Case]:
     cases += [Case(size, n, n, mask, 0.0, 4) for size, n, mask in product((64, 128), (128, 512, 2048), masks)]
     cases += [Case(64, queries, 49) for queries in (196, 784, 3136)]  # pyramid vision transformers
     cases += [Case(size, n, n, mask, rows=_FEW_ROWS) for size, n, mask in product((32, 64), (49, 128, 512), MASKS)]
+    cases += [Case(size, 16, keys) for size, keys in product((32, 96), (16, 64, 256))]
+    cases += [Case(size, 1, keys, rows=64) for size, keys in product((32, 64), (197, 401, 1024))]
     Random(0).shuffle(cases)
     return cases
 
