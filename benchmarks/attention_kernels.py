@@ -7,7 +7,7 @@ A step is recorded in a CUDA graph, so that launches take no time. Queries, keys
 the heads within rows, as products give them. Kernels that do not support a case, or give a bias no gradient, have no
 row. Cases that are not reached in the given seconds have none either; they are in an order that covers the grid early.
 
-    python benchmarks/attention_kernels.py --seconds 95 --csv benchmarks/results/h100/attention_kernels.csv
+    python benchmarks/attention_kernels.py --seconds 95 --csv benchmarks/results/h200/attention_kernels.csv
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ attention_kernels.py, and prints how far off they are, and what the choice by th
 The terms are those of compiler/ir/attention_cost.py; their factors are fitted to relative errors (by scipy's nnls,
 reweighted so that the median is fitted).
 
-    python benchmarks/fit_attention_costs.py --csv benchmarks/results/h100/attention_kernels.csv
+    python benchmarks/fit_attention_costs.py --csv benchmarks/results/h200/attention_kernels.csv
 """
 
 from __future__ import annotations
@@ -26,11 +26,6 @@ from torch_reformer.compiler.ir.device_model import GPUS
 
 ENOUGH = 8  # times required for a kind
 _ROUNDS = 20
-# All cases have about as many bytes, of which a fit can't tell a start, and these kernels move them most of the time:
-# the start of a call is what its kernels, forward and backward, need to begin. Steps of small models agree with that
-# (GPT-2, 8x128: 22 us a layer by cuDNN's, expected 22), and with the fitted start of memory-efficient kernels, the time
-# of one block (BERT-base, 8x128: 44 us a layer, expected 45).
-_LAUNCHES, _LAUNCH_US = {"cudnn": (1, 3), "flash": (1, 3)}, 3.0
 
 
 class Measured(NamedTuple):
@@ -56,17 +51,13 @@ def read(path: Path) -> list[Measured]:
 
 
 def fit(lines: list[Measured]) -> list[float]:
-    kernel, is_backward = lines[0].kernel, lines[0].is_backward
-    start = _LAUNCH_US * _LAUNCHES[kernel][is_backward] if kernel in _LAUNCHES else None
     us = np.array([line.us for line in lines])
     rows = np.array([terms(line.case, line.kernel, line.is_backward, GPUS[line.gpu]) for line in lines])
-    rows, rest = (rows, np.ones(len(lines))) if start is None else (rows[:, 1:], 1 - start / us)
     relative, weights = rows / us[:, None], np.ones(len(lines))
     for _ in range(_ROUNDS):
-        found = nnls(relative * weights[:, None], rest * weights)[0]
-        weights = np.maximum(np.abs(relative @ found - rest), 0.01) ** -0.5
-    factors = [float(f"{each:.4g}") for each in found]
-    return factors if start is None else [start, *factors]
+        found = nnls(relative * weights[:, None], weights)[0]
+        weights = np.maximum(np.abs(relative @ found - 1), 0.01) ** -0.5
+    return [float(f"{each:.4g}") for each in found]
 
 
 def errors(lines: list[Measured], factors: list[float]) -> np.ndarray:
