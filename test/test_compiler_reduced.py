@@ -184,7 +184,7 @@ def test_split_attention(channels):
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_few_large_terms(dtype):
-    """A maximum over four parts of an input is computed by what reads it; a sum of what a kernel computes by that."""
+    """A maximum over four parts of an input, and a sum of what follows from them, are computed where they are read."""
 
     def pooled(x: Tensor, y: Tensor) -> Tensor:
         x = x.view(2, 4, 100, 100)
@@ -194,8 +194,8 @@ def test_few_large_terms(dtype):
     x[0, 0], x[1, 1], x[0, 1, 0] = torch.nan, -torch.inf, torch.inf
     result, expected = without_dynamo(pooled, reports.append)(x, y), pooled(x, y)
     torch.testing.assert_close(result, expected, equal_nan=True)
-    (lines,) = [report.lines for report in reports]
-    assert [line.written for line in lines if line.operations[0].startswith("max")] == [y.nbytes]
+    ((line,),) = [report.lines for report in reports]
+    assert line.written == sum(each.nbytes for each in result)
 
 
 def test_variances_in_steps():

@@ -146,21 +146,18 @@ template <class Program, int kCount, bool kImages, bool kTail>
 DEVICE void stitch_columns(const StitchArgs& p, float* shared, const BlockPlace& block, int log_across, int first,
                            int end) {
   const int across = 1 << log_across, log_lines = kStitchLogThreads - log_across, lines = 1 << log_lines;
-  const int x = thread_id() & (across - 1), column = first + x * kCount;
-  int y = thread_id() >> log_across;
+  constexpr bool kShares = kImages && !kTail;  // the block with lines of other images
+  const int of_image = kShares ? 1 << p.log_at_once : lines;
+  const int x = thread_id() & (across - 1), of_block = thread_id() >> log_across, y = of_block & (of_image - 1);
+  const int column = first + x * kCount;
   // Variables that the compiler knows to be 0 need no registers.
-  int image = kImages ? divide(block.part, p.by_image_parts) : 0;
-  const int part = block.part - image * p.image_parts;
-  const int log_of_image = kImages && !kTail ? p.log_at_once : log_lines;
-  if constexpr (kImages && !kTail) {
-    image = (image << (log_lines - log_of_image)) + (y >> log_of_image);
-    y &= (1 << log_of_image) - 1;
-  }
+  const int images = kImages ? divide(block.part, p.by_image_parts) : 0, part = block.part - images * p.image_parts;
+  const int image = kShares ? (images << log_lines >> p.log_at_once) + (of_block >> p.log_at_once) : images;
   const int begin = image * p.image_lines;
   // Unsigned, so that no sum overflows.
   const unsigned step = kTail ? p.image_parts * lines : p.step, own = part * (kTail ? lines : p.part_step) + y;
   const int steps = kTail ? divide((p.image_lines - 1) >> log_lines, p.by_image_parts) + 1 : p.steps;
-  const bool wanted = column < end && begin < p.lines;
+  const bool wanted = column < end && (!kImages || begin < p.lines);
   grid_dependency_wait();
   Elements<Program, kCount, true> elements;
   if (wanted) {
@@ -176,7 +173,7 @@ DEVICE void stitch_columns(const StitchArgs& p, float* shared, const BlockPlace&
       return exists;
     });
   }
-  elements.reductions.store(shared, 1 << log_of_image, across, y, wanted, p, image * p.image_parts + part,
+  elements.reductions.store(shared, of_image, across, y, wanted, p, kShares ? image * p.image_parts + part : block.part,
                             block.group * p.parts + block.part, column);
 }
 
