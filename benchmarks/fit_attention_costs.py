@@ -27,7 +27,8 @@ from torch_reformer.compiler.ir.device_model import GPUS
 ENOUGH = 8  # times required for a kind
 _ROUNDS = 20
 # The start of a call by these kernels is what its launches need, forward and backward: fits with a free start choose
-# flash attention for small steps, but there cuDNN's is faster (GPT-2, 8x128: 17 us a layer, flash 22; BERT-base).
+# flash attention for small steps, but there cuDNN's is faster (GPT-2, 8x128, in results/h200/population-graphs.csv: 17
+# us a layer, flash 22).
 _LAUNCHES, _LAUNCH_US = {"cudnn": (1, 3), "flash": (1, 3)}, 3.0
 
 

@@ -75,7 +75,7 @@ def test_dropout_drops_weights_before_the_values():
 
 
 def test_a_table_chooses():
-    """As timed on an H100 (benchmarks/results/h100/attention_kernels.csv)."""
+    """As timed on an H200 (benchmarks/results/h200/attention_kernels.csv)."""
     first = {
         Attention(32, 8, 1, 512, 512, 64): "cudnn",
         Attention(334, 8, 1, 49, 49, 64): "efficient",

@@ -14,6 +14,7 @@ from torch_reformer.compiler.fusion import greedy, inlining, iteration_order
 from torch_reformer.compiler.fusion.fuse_transposes import fuse_transposes
 from torch_reformer.compiler.ir import graph as ir
 from torch_reformer.compiler.ir.layout import Layout
+from torch_reformer.compiler.lowering import reduced
 from torch_reformer.runtime import plan as plans
 
 pytestmark = needs_aten
@@ -49,7 +50,7 @@ FUNCTIONS = {
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_no_copies(name, transposed, monkeypatch):
     """Tensors are as if they had more elements than kernels recompute for each other."""
-    for module in (greedy, inlining):
+    for module in (greedy, inlining, reduced):
         monkeypatch.setattr(module, "LITTLE", 0)
     function, tensors = FUNCTIONS[name]
     reports = []

@@ -152,12 +152,12 @@ DEVICE void stitch_columns(const StitchArgs& p, float* shared, const BlockPlace&
   const int column = first + x * kCount;
   // Variables that the compiler knows to be 0 need no registers.
   const int images = kImages ? divide(block.part, p.by_image_parts) : 0, part = block.part - images * p.image_parts;
-  const int image = kShares ? (images << log_lines >> p.log_at_once) + (of_block >> p.log_at_once) : images;
-  const int begin = image * p.image_lines;
-  // Unsigned, so that no sum overflows.
+  const int image = kShares ? (images << (log_lines - p.log_at_once)) + (of_block >> p.log_at_once) : images;
+  // Unsigned, so that nothing overflows.
+  const unsigned begin = unsigned(image) * p.image_lines;
   const unsigned step = kTail ? p.image_parts * lines : p.step, own = part * (kTail ? lines : p.part_step) + y;
   const int steps = kTail ? divide((p.image_lines - 1) >> log_lines, p.by_image_parts) + 1 : p.steps;
-  const bool wanted = column < end && (!kImages || begin < p.lines);
+  const bool wanted = column < end && (!kImages || begin < unsigned(p.lines));
   grid_dependency_wait();
   Elements<Program, kCount, true> elements;
   if (wanted) {
@@ -168,7 +168,7 @@ DEVICE void stitch_columns(const StitchArgs& p, float* shared, const BlockPlace&
     const unsigned all = p.image_lines;
     elements.run(p, own < all ? steps : 0, [&](int i, int& line, int& at) {
       const bool exists = i < steps && own + i * step < all;
-      line = begin + int(own + (exists ? i * step : 0));
+      line = int(begin + own + (exists ? i * step : 0));
       at = column;
       return exists;
     });

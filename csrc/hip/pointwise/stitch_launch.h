@@ -89,12 +89,15 @@ inline void spread_lines(StitchArgs& a, const StitchNeeds& needs, int lines, int
 // planes are reduced, it has as many images as leave the GPU enough threads: a thread then adds up more lines, and
 // fewer threads are idle or wait for others' sums.
 inline int share_block(StitchConfig& config, const StitchNeeds& needs, int images, int groups, int multiprocessors) {
+  constexpr int kCacheLine = 64;  // elements
   StitchArgs& a = config.args;
   const int log_lines = kStitchLogThreads - a.log_across;
   a.log_at_once = log_lines;
   if (!needs.reductions || needs.of_planes != needs.reductions || a.image_parts > 1 || config.tails) return 1;
   const auto threads = [&] { return int64_t{images} * groups << a.log_at_once; };
-  while (a.log_at_once && threads() >= int64_t{2} * multiprocessors * kEnoughThreads) --a.log_at_once;
+  const auto elements = [&] { return config.count << (a.log_across + a.log_at_once); };
+  while (a.log_at_once && elements() > kCacheLine && threads() >= int64_t{2} * multiprocessors * kEnoughThreads)
+    --a.log_at_once;
   a.step = a.part_step = 1 << a.log_at_once;
   a.steps = ceil_div(a.image_lines, a.step);
   return 1 << (log_lines - a.log_at_once);

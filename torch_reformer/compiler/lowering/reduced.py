@@ -24,7 +24,7 @@ from ..ir.axis_map import AxisMap
 from ..ir.graph import Graph, Map, Reduce, Typed, View, is_cast
 from ..ir.index_maps import without
 from ..ir.iteration_space import has_space, reduces_rows
-from ..ir.kernel_limits import SMALL
+from ..ir.kernel_limits import LITTLE, SMALL
 from ..ir.layout import Layout
 from ..ir.terms import (
     MAX_OF_TERMS,
@@ -138,11 +138,10 @@ def _is_fused_as_terms(view: View, over: Dims) -> bool:
 
 
 def _has_few_in_the_middle(view: View, over: Dims) -> bool:
-    """True for a few terms of dimensions between others. If the result has few elements, its readers compute the terms
-    and what is made of the sum, as a softmax; of a larger one, sums over other dimensions come first
-    (passes/reduce_before_terms.py), with the kernel that computes the terms."""
+    """True for a few terms in all, of dimensions between others: readers of the result, if they have few elements, too,
+    compute what the terms are made of and what is made of the sum, as a softmax."""
     layout = view.layout
-    if _count(layout, over) > MOST_TERMS or len(without(layout.packed, over)) < 2:
+    if _count(layout, over) > MOST_TERMS or layout.numel > LITTLE or len(without(layout.packed, over)) < 2:
         return False
     return has_space(terms(view, over), _without(layout, over))
 

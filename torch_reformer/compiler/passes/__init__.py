@@ -32,9 +32,9 @@ from .transpose_products import transpose_products
 from .widen_products import widen_products
 
 PASSES = (
-    *(drop_round_trips, drop_unused, share_equal, reduce_before_terms, split_into_terms, narrow_reductions),
-    *(fold_biases, moments_of_parts, join_products, join_sums, add_embedding_grads, stack_selected, order_concats),
-    *(transpose_products, map_operands, read_windows, sums_of_parts, read_parts, follow_readers),
+    *(drop_round_trips, drop_unused, share_equal, reduce_before_terms, drop_unused, split_into_terms),
+    *(narrow_reductions, fold_biases, moments_of_parts, join_products, join_sums, add_embedding_grads, stack_selected),
+    *(order_concats, transpose_products, map_operands, read_windows, sums_of_parts, read_parts, follow_readers),
     *(order_sources, drop_unused, copy_sources_once, copy_before_casts, drop_unused, gather_columns),
     *(gather_by_programs, read_messages, pack_counters, widen_products, pack_casts, pad_casts, pack_keys),
 )

@@ -4,10 +4,12 @@ the image."""
 
 from __future__ import annotations
 
+import math
+
 from ..ir.graph import Graph, Map, Operation, Reduce, Typed, Value, View, is_removable_cast
 from ..ir.iteration_space import has_space
 from ..ir.layout import Layout
-from ..ir.terms import SUM_OF_TERMS, box_of, has_kernel, part_of, sum_of, terms
+from ..ir.terms import MOST_TERMS, SUM_OF_TERMS, box_of, has_kernel, part_of, sum_of, terms
 
 
 def reduce_before_terms(graph: Graph) -> None:
@@ -45,19 +47,36 @@ def _stacked(operation: Operation, readers: dict[Value, list[Operation | None]])
         if not cast.layout.matches(view.value.layout):
             return None
         view = View(cast.value, view.layout)
-    maker = view.value.maker
-    if not isinstance(maker, Map) or maker.name != SUM_OF_TERMS or not _is_only_reader(view, readers):
+    summed = _terms_of(view.value.maker)
+    if summed is None or not _is_only_reader(view, readers):
         return None
     box = box_of(view.layout, view.value.layout)
     if box is None or box.extents != view.value.layout.sizes:
         return None
-    first, second, *_ = layouts = [part_of(term, view.layout.sizes, box).layout for term in maker.inputs]
+    first, second, *_ = layouts = [part_of(term, view.layout.sizes, box).layout for term in summed]
     step = second.offset - first.offset
     if [layout.offset - first.offset for layout in layouts] != [i * step for i in range(len(layouts))]:
         return None
     stacked = Layout((len(layouts), *first.sizes), (step, *first.strides), first.offset)
-    whole = View(maker.inputs[0].value, stacked)
+    whole = View(summed[0].value, stacked)
     return whole if whole.is_full and has_kernel(stacked, tuple(d + 1 for d in operation.over)) else None
+
+
+def _terms_of(maker: Operation | None) -> list[View] | None:
+    """The terms of a sum of few, as views with the sum's dimensions; None for other operations."""
+    if isinstance(maker, Map):
+        return list(maker.inputs) if maker.name == SUM_OF_TERMS else None
+    if not isinstance(maker, Reduce) or maker.kind != "sum":
+        return None
+    sizes = maker.input.layout.sizes
+    if not 2 <= math.prod(sizes[d] for d in maker.over) <= MOST_TERMS:
+        return None
+    kept = [d for d in range(len(sizes)) if d not in maker.over]
+
+    def squeezed(layout: Layout) -> Layout:
+        return Layout(tuple(sizes[d] for d in kept), tuple(layout.strides[d] for d in kept), layout.offset)
+
+    return [View(term.value, squeezed(term.layout)) for term in terms(maker.input, maker.over)]
 
 
 def _is_only_reader(view: View, readers: dict[Value, list[Operation | None]]) -> bool:
