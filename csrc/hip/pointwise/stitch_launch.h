@@ -16,7 +16,7 @@ constexpr int kMostResults = 64;  // of a thread at once, in registers
 constexpr int kLeastGroups = 8;   // groups per thread, if rows end within the last of them
 constexpr int kLinesAlone = 8;    // of a thread: one block adds up as many without partial results
 constexpr int kFewThreads = 64;   // of a multiprocessor: fewer leave most of its time to single threads
-// Of a multiprocessor: as many hide each other's waiting where each of them adds up a few lines.
+// A multiprocessor with so many threads is busy, though each of them waits for its loads and adds up but a few lines.
 constexpr int kEnoughThreads = 1024;
 
 // Numbers of reductions that leave partial results: reductions of planes or channels with one part are complete.

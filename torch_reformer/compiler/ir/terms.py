@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 from typing import NamedTuple
 
 from ...program import Value as Expression
@@ -27,6 +28,17 @@ def has_kernel(layout: Layout, over: Dims) -> bool:
     if len(index_map) > 1 and index_map[-1][0] < _LEAST_OF_IMAGE:
         return False
     return find_space(packed.numel, operands, {index_map}) is not None
+
+
+def count_of(layout: Layout, over: Dims) -> int:
+    """Number of elements that are reduced to one."""
+    return math.prod(layout.sizes[d] for d in over)
+
+
+def squeezed(layout: Layout, over: Dims) -> Layout:
+    """The layout without these dimensions."""
+    sizes, strides = ([n for d, n in enumerate(each) if d not in over] for each in (layout.sizes, layout.strides))
+    return Layout(tuple(sizes), tuple(strides), layout.offset)
 
 
 def terms(view: View, over: Dims) -> list[View]:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import functools
 import itertools
-import math
 import operator
 from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
@@ -34,7 +33,9 @@ from ..ir.terms import (
     SQUARES_OF_TERMS,
     SUM_OF_TERMS,
     Dims,
+    count_of,
     has_kernel,
+    squeezed,
     sum_of,
     terms,
 )
@@ -79,13 +80,13 @@ def statistics(graph: Graph, view: View, over: Dims) -> tuple[View, View] | None
         return _statistics_by_sums(graph, view, over)
     if over and has_kernel(layout, over):
         return _moments(graph, view, over)
-    if 1 < _count(layout, over) <= MOST_TERMS:
+    if 1 < count_of(layout, over) <= MOST_TERMS:
         return _statistics_of_terms(graph, view, over)
     for first in _parts(layout, over):
         if has_kernel(layout, first):
             parts = statistics(graph, view, first)
             left = tuple(d for d in over if d not in first)
-            return parts and _combined(graph, *parts, _count(layout, first), left)
+            return parts and _combined(graph, *parts, count_of(layout, first), left)
     return _statistics_by_sums(graph, view, over) if over else None
 
 
@@ -127,7 +128,7 @@ def steps(kind: str, view: View, over: Dims) -> list[Step] | None:
 def _is_fused_as_terms(view: View, over: Dims) -> bool:
     """True for a few large terms in memory, of adjacent elements: what reads the result computes it, so that it is not
     stored. If a kernel computes the terms, it reduces them, too."""
-    layout, count, maker = view.layout, _count(view.layout, over), view.value.maker
+    layout, count, maker = view.layout, count_of(view.layout, over), view.value.maker
     while is_cast(maker):
         maker = maker.inputs[0].value.maker
     if count > MOST_TERMS or layout.numel <= SMALL * count or isinstance(maker, (Map, Reduce)):
@@ -141,7 +142,7 @@ def _has_few_in_the_middle(view: View, over: Dims) -> bool:
     """True for a few terms in all, of dimensions between others: readers of the result, if they have few elements, too,
     compute what the terms are made of and what is made of the sum, as a softmax."""
     layout = view.layout
-    if _count(layout, over) > MOST_TERMS or layout.numel > LITTLE or len(without(layout.packed, over)) < 2:
+    if count_of(layout, over) > MOST_TERMS or layout.numel > LITTLE or len(without(layout.packed, over)) < 2:
         return False
     return has_space(terms(view, over), _without(layout, over))
 
@@ -152,7 +153,7 @@ def _steps(kind: str, layout: Layout, over: Dims, has_taps: bool) -> list[Step] 
         return []
     if has_kernel(layout, over):
         return [Step(over, "kernel")]
-    if _count(layout, over) <= MOST_TERMS:
+    if count_of(layout, over) <= MOST_TERMS:
         return [Step(over, "terms")]
     if len(over) == 1:
         few = layout.sizes[over[0]] <= indexed.MOST_TAPS_OF_AXIS
@@ -169,16 +170,12 @@ def _steps(kind: str, layout: Layout, over: Dims, has_taps: bool) -> list[Step] 
 def _parts(layout: Layout, over: Dims) -> Iterator[Dims]:
     """Parts of these dimensions, those with the most elements first."""
     parts = [part for n in range(1, len(over)) for part in itertools.combinations(over, n)]
-    return iter(sorted(parts, key=lambda part: -_count(layout, part)))
+    return iter(sorted(parts, key=lambda part: -count_of(layout, part)))
 
 
 def _longer(layout: Layout, over: Dims) -> Dims:
     """Those of the dimensions that have more than one element."""
     return tuple(d for d in over if layout.sizes[d] > 1)
-
-
-def _count(layout: Layout, over: Dims) -> int:
-    return math.prod(layout.sizes[d] for d in over)
 
 
 def _without(layout: Layout, over: Dims) -> Layout:
@@ -199,7 +196,7 @@ def _by_kernel(graph: Graph, kind: str, view: View, over: Dims) -> View | None:
     if (view := _dense(graph, view)) is None:
         return None
     result = _without(view.layout, over)
-    (value,) = graph.add(Reduce(kind, view, over), [Typed(_squeezed(result, over), wide(view), view.value.device)])
+    (value,) = graph.add(Reduce(kind, view, over), [Typed(squeezed(result, over), wide(view), view.value.device)])
     return View(value, result)
 
 
@@ -207,17 +204,11 @@ def _moments(graph: Graph, view: View, over: Dims) -> tuple[View, View] | None:
     if (view := _dense(graph, view)) is None:
         return None
     result = _without(view.layout, over)
-    kept = _squeezed(result, over)
+    kept = squeezed(result, over)
     stacked = Layout((2, *kept.sizes), (result.numel, *kept.strides))
     (value,) = graph.add(Reduce("moments", view, over), [Typed(stacked, wide(view), view.value.device)])
     means, squares = (View(value, Layout(result.sizes, result.strides, i * result.numel)) for i in range(2))
     return means, squares
-
-
-def _squeezed(layout: Layout, over: Dims) -> Layout:
-    """The layout without these dimensions."""
-    sizes, strides = ([n for d, n in enumerate(each) if d not in over] for each in (layout.sizes, layout.strides))
-    return Layout(tuple(sizes), tuple(strides))
 
 
 def _by_terms(graph: Graph, kind: str, view: View, over: Dims) -> View | None:
@@ -250,7 +241,7 @@ def repeated(view: View, sizes: tuple[int, ...]) -> View:
 
 def _mean(graph: Graph, view: View, over: Dims) -> View | None:
     sums = reduced(graph, "sum", view, over)
-    factor = 1 / _count(view.layout, over)
+    factor = 1 / count_of(view.layout, over)
     return sums and mapped(graph, "scaled", lambda x: x * factor, [sums], wide(view))
 
 

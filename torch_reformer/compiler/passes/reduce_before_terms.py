@@ -4,12 +4,10 @@ the image."""
 
 from __future__ import annotations
 
-import math
-
 from ..ir.graph import Graph, Map, Operation, Reduce, Typed, Value, View, is_removable_cast
 from ..ir.iteration_space import has_space
 from ..ir.layout import Layout
-from ..ir.terms import MOST_TERMS, SUM_OF_TERMS, box_of, has_kernel, part_of, sum_of, terms
+from ..ir.terms import MOST_TERMS, SUM_OF_TERMS, box_of, count_of, has_kernel, part_of, squeezed, sum_of, terms
 
 
 def reduce_before_terms(graph: Graph) -> None:
@@ -68,15 +66,9 @@ def _terms_of(maker: Operation | None) -> list[View] | None:
         return list(maker.inputs) if maker.name == SUM_OF_TERMS else None
     if not isinstance(maker, Reduce) or maker.kind != "sum":
         return None
-    sizes = maker.input.layout.sizes
-    if not 2 <= math.prod(sizes[d] for d in maker.over) <= MOST_TERMS:
+    if not 2 <= count_of(maker.input.layout, maker.over) <= MOST_TERMS:
         return None
-    kept = [d for d in range(len(sizes)) if d not in maker.over]
-
-    def squeezed(layout: Layout) -> Layout:
-        return Layout(tuple(sizes[d] for d in kept), tuple(layout.strides[d] for d in kept), layout.offset)
-
-    return [View(term.value, squeezed(term.layout)) for term in terms(maker.input, maker.over)]
+    return [View(term.value, squeezed(term.layout, maker.over)) for term in terms(maker.input, maker.over)]
 
 
 def _is_only_reader(view: View, readers: dict[Value, list[Operation | None]]) -> bool:
